@@ -52,9 +52,21 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steadyworker.client import Client, JobStatus
-    from steadyworker.errors import ConfigError, Interrupt, Reject, Retry, SendError, Snooze, SteadyWorkerError
+    from steadyworker.client import Client, JobStatus, NewJob
+    from steadyworker.errors import (
+        BadPayload,
+        BrokerUnavailable,
+        ConfigError,
+        Interrupt,
+        LedgerUnavailable,
+        Reject,
+        Retry,
+        SendError,
+        Snooze,
+        SteadyWorkerError,
+    )
     from steadyworker.job import Job
+    from steadyworker.outcome import JobState
     from steadyworker.retry import RetryPolicy
     from steadyworker.service.launch import run
     from steadyworker.worker import Worker
@@ -63,11 +75,16 @@ if sys.platform == "win32":
     raise ImportError("SteadyWorker runs on Linux, and on macOS for development; on Windows run it under WSL 2.")
 
 __all__ = [
+    "BadPayload",
+    "BrokerUnavailable",
     "Client",
     "ConfigError",
     "Interrupt",
     "Job",
+    "JobState",
     "JobStatus",
+    "LedgerUnavailable",
+    "NewJob",
     "Reject",
     "Retry",
     "RetryPolicy",
@@ -79,11 +96,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BadPayload": "errors",
+    "BrokerUnavailable": "errors",
     "Client": "client",
     "ConfigError": "errors",
     "Interrupt": "errors",
     "Job": "job",
+    "JobState": "outcome",
     "JobStatus": "client",
+    "LedgerUnavailable": "errors",
+    "NewJob": "client",
     "Reject": "errors",
     "Retry": "errors",
     "RetryPolicy": "retry",

@@ -17,20 +17,22 @@ That thread sends all signals, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import Delivery, Headers, OutgoingMessage, Redelivered, Settle, Settled, Target
-from steadyworker.errors import Finding, MessageRefused, StaleDelivery, Unsettled
+from steadyworker.errors import Finding, MessageRefused, PublishFailed, StaleDelivery, Unsettled
 
 __all__ = [
     "SPI_VERSION",
     "Adapter",
     "Blocked",
+    "Browsed",
+    "Browses",
     "Capabilities",
     "Clock",
     "Connected",
@@ -38,11 +40,13 @@ __all__ = [
     "Delays",
     "Delivered",
     "Delivery",
+    "Depth",
     "Finding",
     "Headers",
     "Lost",
     "OpenAdapter",
     "OutgoingMessage",
+    "PublishesMany",
     "QueueSpec",
     "Redelivered",
     "Renamable",
@@ -256,6 +260,60 @@ class Uncounted:
     remedy: str
 
 
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """
+    The numbers of a queue's messages and consumers at one moment, as far as the broker reports them.
+
+    A queue that does not exist has 0 messages and 0 consumers.
+    If a number's name is in `why`, the broker does not report this number to this client, and the number is None.
+    `next_due` and `oldest_age` are also None if no message is delayed, or none is ready; their names are then not in `why`.
+    A broker can count some seconds late, and not all numbers at the same moment.
+
+    Attributes:
+        ready: The messages that the broker can deliver now, and that no consumer holds.
+        delayed: The messages that are due later, such as copies for a retry.
+        next_due: The time at which the first delayed message is due, in seconds since 1970.
+        unacked: The messages that consumers hold.
+        dead: The messages in the dead-letter queue, including those that a reader holds.
+        consumers: The number that `Adapter.consumers` returns.
+        oldest_age: The seconds since the oldest ready message was sent or became due.
+        why: For each number that the broker does not report, the reason: a clause for people, with the remedy if there is one.
+    """
+
+    ready: int | None = None
+    delayed: int | None = None
+    next_due: float | None = None
+    unacked: int | None = None
+    dead: int | None = None
+    consumers: int | None = None
+    oldest_age: float | None = None
+    why: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def unknown(cls, why: str) -> Depth:
+        """Return a depth without numbers; every number has this reason."""
+        return cls(why={each.name: why for each in fields(cls) if each.name != "why"})
+
+
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    """
+    A message that a browse has found in the work queue; the message stays where it is.
+
+    Attributes:
+        headers: The headers, as in a Delivery; they can contain secrets, so no output may show them.
+        message_id: The broker's stable id of the message, or None.
+        sent_at: The time at which the message was sent, in seconds since 1970, or None if unknown.
+        due: The time at which a delayed message is due, in seconds since 1970; None for a message that is ready.
+    """
+
+    headers: Headers
+    message_id: str | None = None
+    sent_at: float | None = None
+    due: float | None = None
+
+
 class DeadLetters(Protocol):
     """
     The dead-letter queue, open for the time of one command.
@@ -375,6 +433,16 @@ class Adapter(Protocol):
         """
         ...
 
+    def depth(self) -> Depth:
+        """
+        Return the numbers of messages and consumers that the broker reports for this queue.
+
+        The call works before `start`, changes nothing, and creates nothing, not even a broker that is a file.
+        It receives no message, so it never changes the number of a message's deliveries.
+        Raises BrokerUnavailable if the broker does not respond, or refuses this client.
+        """
+        ...
+
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
         """
         Return the problems of this queue on this broker, each with its remedy.
@@ -412,6 +480,40 @@ class SettlesAsync(Protocol):
         Settle as `settle` does, but return at once.
 
         `on_settled` is called exactly once, from any thread, with the value that `settle` returns or the error that it raises.
+        """
+        ...
+
+
+@runtime_checkable
+class PublishesMany(Protocol):
+    """An adapter that publishes many messages in little more time than one message."""
+
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+        """
+        Publish messages as `publish` does, in their order, and return when the result of each is known.
+
+        The results are in the order of the messages: None if the broker has confirmed the message, otherwise the error of `publish`.
+        The caller limits the batch to about 500 messages and 1 MiB, so the time limit of one message is enough for all.
+        Raises ValueError before the first message, if a new message is over the limits.
+        """
+        ...
+
+
+@runtime_checkable
+class Browses(Protocol):
+    """
+    An adapter for brokers that show messages without a delivery.
+
+    An adapter must not receive messages and release them instead, because each delivery counts towards delivery limits.
+    """
+
+    def browse(self, limit: int) -> Iterator[Browsed]:
+        """
+        Yield at most `limit` messages of the work queue, in the order in which they are due.
+
+        The call changes nothing: each message stays in its place, and no number of deliveries rises.
+        A message that a consumer holds is left out, if the broker distinguishes such messages.
+        Raises BrokerUnavailable, at once or during the iteration.
         """
         ...
 

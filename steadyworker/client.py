@@ -10,64 +10,114 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from steadyworker import payload as payloads
-from steadyworker.adapter import OutgoingMessage, Target
+from steadyworker.adapter import Adapter, Browsed, Browses, OutgoingMessage, Target
+from steadyworker.backends.batches import publish_all
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
+from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options, load
-from steadyworker.delivery import KEY, QUEUE, ROUND
+from steadyworker.delivery import KEY, QUEUE, ROUND, Delivery
 from steadyworker.errors import (
     BadPayload,
     BrokerUnavailable,
     NotPublished,
     PublishFailed,
     SendError,
-    delay_in_seconds,
+    UnknownQueue,
+    start_in_seconds,
 )
 from steadyworker.ledger.base import Row
-from steadyworker.names import checked_key, no_unicode
+from steadyworker.names import checked_key, no_unicode, normal_key
 from steadyworker.outcome import JobState
+from steadyworker.runner.envelope import key_of
 from steadyworker.text.plain_text import plain_text, surrogate_in
+from steadyworker.units import count_text
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
 
+Delay = float | timedelta | datetime | str
+"""The least time until a job may start: seconds, a timedelta, a text such as "1h", or a datetime with a time zone."""
+
+READ_AT_MOST = 10_000
+"""The messages of a queue that a search for one key reads at most."""
+
 _OURS = "sw-"
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob(Generic[P]):
+    """One job for `Client.send_many`, with the arguments of `Client.send`."""
+
+    payload: P
+    key: str | None = None
+    delay: Delay = 0
+    headers: Mapping[str, str] | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """
-    The state of a job as the ledger has it at this moment.
+    The state of a job at this moment, as the ledger has it, or as a search of the queue has found it.
 
     Attributes:
+        state: One of the values of JobState, which are also texts: `status.state == "running"`.
         attempts, crashes, losses, interruptions: The job's four counters.
         done, total, note: The last progress that the job's last run reported; without a report, they are None, None and "".
-        reason: The reason for this state: the last failure, or the dead letter's reason.
+        reason: The reason for this state: the last failure, the dead letter's reason, or why the state is unknown.
         conflicts: The number of messages with this key and another payload; each became a dead letter with the reason `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
+        due_at: The earliest time of the next run, in seconds since 1970, for a job that waits for a time; otherwise None.
     """
 
     key: str
     state: JobState
-    attempts: int
-    crashes: int
-    losses: int
-    interruptions: int
-    done: float | None
-    total: float | None
-    note: str
-    reason: str
-    started_at: float | None
-    ended_at: float | None
-    last_progress: float | None
+    attempts: int = 0
+    crashes: int = 0
+    losses: int = 0
+    interruptions: int = 0
+    done: float | None = None
+    total: float | None = None
+    note: str = ""
+    reason: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    last_progress: float | None = None
     conflicts: int = 0
+    due_at: float | None = None
+
+    @property
+    def percent(self) -> float | None:
+        """The part of the work that is done, from 0 to 100, by the last report of progress; None without a total."""
+        if self.done is None or self.total is None or self.total <= 0:
+            return None
+        return 100.0 * min(1.0, max(0.0, self.done / self.total))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSearch:
+    """
+    The result of a search for one key in a queue.
+
+    Attributes:
+        found: The first message of this key, or None.
+        messages_read: The number of messages that the search has read.
+        stopped: The reason why the search has not read the whole queue; empty after a whole search, or if it found the message.
+    """
+
+    found: Browsed | None
+    messages_read: int
+    stopped: str
 
 
 class Client:
@@ -104,7 +154,7 @@ class Client:
         payload: P,
         *,
         key: str | None = None,
-        delay: float | timedelta | str = 0,
+        delay: Delay = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str:
@@ -118,6 +168,7 @@ class Client:
             key: The name of this piece of work; without a key, `send` generates a key.
                 If the key is not a plain name, `send` uses and returns `h-` and the key's SHA-256 instead.
             delay: The least time until the job may start: seconds, a timedelta, or a text such as "1h".
+                A datetime with a time zone is the time before which the job does not start; a time in the past is now.
             headers: Your own headers for the handler; names that begin with `sw-` are reserved for SteadyWorker.
             again: Run the job even if the ledger has a record of this key; the new job is the key's next round.
 
@@ -131,27 +182,58 @@ class Client:
             ValueError, TypeError: A key, a header or the delay is not valid.
         """
         queue = job_queue(to, self._options)
-        outgoing = message(queue, payload, key=key, delay=delay, headers={} if headers is None else headers)
+        job = NewJob(payload, key, delay, headers, again)
+        outgoing = _message(queue, job)
         links = self._connected()
         adapter = links.adapter(queue)
-        largest = adapter.capabilities.max_body
-        if largest is not None and len(outgoing.body) > largest:
-            raise BadPayload(
-                f"Expected a payload of at most {largest} bytes for this broker, got {len(outgoing.body)}: "
-                "store the data elsewhere and send a reference to it."
-            )
+        _check_body(adapter, outgoing)
         name = outgoing.headers[KEY]
         try:
-            if again and links.knows(queue) and (last := links.last_round(queue, name)) is not None:
-                outgoing = replace(outgoing, headers={**outgoing.headers, QUEUE: queue.name, ROUND: str(last + 1)})
-            adapter.publish(outgoing)
+            adapter.publish(_in_its_round(links, queue, job, outgoing))
         except (NotPublished, BrokerUnavailable) as error:
-            raise SendError(f"{error} The job {name!r} was not sent.") from error
+            raise SendError(f"{error} The job {name!r} was not sent.", unsent=[name]) from error
         except PublishFailed as error:
             raise SendError(
-                f"{error} The job may or may not have arrived: send it again with the same key, {name!r}."
+                f"{error} The job may or may not have arrived: send it again with the same key, {name!r}.",
+                unknown=[name],
             ) from error
         return name
+
+    def send_many(self, to: type[Worker[P, Any]] | str, jobs: Iterable[NewJob[P]]) -> list[str]:
+        """
+        Send jobs to one queue, and return their keys, in order, once the broker has confirmed every message.
+
+        `send_many` checks every job before it sends the first one, and keeps all the messages in memory meanwhile.
+        It sends in batches of up to 500 messages, so it takes little longer than a few calls of `send`.
+        After a batch with an error it sends no further batch.
+
+        Args:
+            to: As in `send`.
+            jobs: The jobs, each with the arguments of `send`; each job's key must be its own.
+
+        Raises:
+            SendError: The broker did not confirm every message; nothing is lost if you send the jobs again with the same keys.
+                Its `confirmed`, `unknown` and `unsent` have every job's key exactly once, also a generated key.
+            BadPayload, ConfigError, LedgerUnavailable, ValueError, TypeError: As in `send`; nothing was sent.
+        """
+        queue, links = job_queue(to, self._options), self._connected()
+        adapter = links.adapter(queue)
+        wanted = [(job, _message(queue, job)) for job in jobs]
+        keys = [outgoing.headers[KEY] for _, outgoing in wanted]
+        if double := next((key for key, count in Counter(keys).items() if count > 1), None):
+            raise ValueError(
+                f"Expected jobs with different keys, got {double!r} twice: give each job its own key, or the second does not run."
+            )
+        for _, outgoing in wanted:
+            _check_body(adapter, outgoing)
+        try:
+            messages = [_in_its_round(links, queue, job, outgoing) for job, outgoing in wanted]
+        except BrokerUnavailable as error:
+            raise SendError(f"{error} None of the jobs was sent.", unsent=keys) from error
+        results = publish_all(adapter, messages)
+        if any(results):
+            raise _partly_sent(keys, results)
+        return keys
 
     async def asend(
         self,
@@ -159,7 +241,7 @@ class Client:
         payload: P,
         *,
         key: str | None = None,
-        delay: float | timedelta | str = 0,
+        delay: Delay = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str:
@@ -170,29 +252,47 @@ class Client:
         """
         return await asyncio.to_thread(self.send, to, payload, key=key, delay=delay, headers=headers, again=again)
 
-    def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus | None:
-        """
-        Return the state of this key's job (its last round), or None if the ledger has no record of the job.
+    async def asend_many(self, to: type[Worker[P, Any]] | str, jobs: Iterable[NewJob[P]]) -> list[str]:
+        """Send jobs as `send_many` does, in a thread; for a cancelled task, the sentence at `asend` applies to each job."""
+        return await asyncio.to_thread(self.send_many, to, jobs)
 
-        The record begins at the job's first delivery, and the ledger deletes it some time after the job's end.
+    def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus:
+        """
+        Return the state of this key's job (its last round).
+
+        The ledger's record begins at the job's first delivery, and the ledger deletes it some time after the job's end.
+        `send` records nothing, so for a key without a record, `status` searches the queue's first 10,000 messages.
+        If the search finds the message, the state is `queued`, or `delayed` with the time in `due_at`.
+        Otherwise the state is `unknown`, and `reason` explains what the search could see.
+
+        `unknown` can mean that:
+
+        - no such job was sent, or its key is another one;
+        - the message waits in the queue, but this broker cannot show messages (RabbitMQ), does not respond, or the queue is longer;
+        - a worker process received the message at this moment, and records it within a second;
+        - the job has ended, and the ledger has deleted its record.
+
+        After `send(again=True)`, the state is that of the earlier round until a worker process receives the new message.
+        While the broker is away, the ledger's record is returned within seconds, if the ledger has one namespace for this queue.
 
         Raises:
             ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
-            BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
+            BrokerUnavailable: The broker did not respond, and the ledger has no namespace for this queue, or has several.
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
         """
         name, queue = checked_key(key), job_queue(worker, self._options)
         links = self._connected()
-        if not links.knows(queue):
-            return None
-        job = links.last_job(queue, name)
-        row = links.ledger().read(job)
+        try:
+            place = links.found_job(queue, name)
+        except UnknownQueue as error:
+            return JobStatus(name, JobState.UNKNOWN, reason=str(error))
+        row = links.ledger().read(place.id)
         if row is None:
-            return None
-        progress = links.ledger().last_progress(job)
+            return _waiting(name, QueueSearch(None, 0, place.away) if place.away else _brief_search(links, queue, name))
+        progress = links.ledger().last_progress(place.id)
         return JobStatus(
-            key=job.key,
+            key=name,
             state=row.job_state,
             attempts=row.counters.attempts,
             crashes=row.counters.crashes,
@@ -206,7 +306,24 @@ class Client:
             ended_at=row.ended_at,
             last_progress=progress.at if progress else None,
             conflicts=row.conflicts,
+            due_at=SystemClock().wall() + row.due_in if row.due_in else None,
         )
+
+    async def astatus(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus:
+        """Return the state of this key's job as `status` does, in a thread, so that the event loop is never blocked."""
+        return await asyncio.to_thread(self.status, worker, key)
+
+    def find(self, worker: type[Worker[Any, Any]] | str, key: str, limit: int = READ_AT_MOST) -> QueueSearch:
+        """
+        Search the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
+
+        The search reads at most `limit` messages, in the order in which they are due, and has no time limit of its own.
+        A message that a worker process holds is not in this order, but in the ledger: `status` has it.
+
+        Raises ConfigError, ValueError and TypeError as `status` does.
+        """
+        name, queue = checked_key(key), job_queue(worker, self._options)
+        return _search(self._connected().adapter(queue), queue, name, limit)
 
     def cancel(
         self, worker: type[Worker[Any, Any]] | str, key: str, reason: str = "no reason was given"
@@ -221,22 +338,29 @@ class Client:
         The ledger keeps the cancel of an unknown key for 14 days.
         A job that has ended does not change.
         The reason is cut to 2,000 characters, and `***` replaces passwords.
+        While the broker is away, the cancel is recorded within seconds, if the ledger has one namespace for this queue.
 
         Raises:
             UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
             ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
-            BrokerUnavailable: The broker, whose identity is the ledger's namespace, did not respond.
+            BrokerUnavailable: The broker did not respond, and the ledger has no namespace for this queue, or has several.
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
         """
         name, queue = checked_key(key), job_queue(worker, self._options)
         links = self._connected()
-        ledger, job = links.ledger(), links.last_job(queue, name)
+        ledger, job = links.ledger(), links.found_job(queue, name).id
         row = ledger.read(job)
         before = ledger.cancel(job, plain_text(reason))
         if before is None:
             return None
         return (row if row is not None and row.state is before else Row(job, "", before)).job_state
+
+    async def acancel(
+        self, worker: type[Worker[Any, Any]] | str, key: str, reason: str = "no reason was given"
+    ) -> JobState | None:
+        """Cancel the job of this key as `cancel` does, in a thread, so that the event loop is never blocked."""
+        return await asyncio.to_thread(self.cancel, worker, key, reason)
 
     def close(self) -> None:
         """Close this process's connections; safe to call twice, and from any thread."""
@@ -272,14 +396,14 @@ class Client:
 
 
 def message(
-    queue: JobQueue, payload: object, *, key: str | None, delay: float | timedelta | str, headers: Mapping[str, str]
+    queue: JobQueue, payload: object, *, key: str | None, delay: Delay, headers: Mapping[str, str]
 ) -> OutgoingMessage:
     """
     Return the checked message that `Client.send` publishes, with a generated key if none is given.
 
     Raises BadPayload, ConfigError, ValueError and TypeError as `Client.send` does.
     """
-    wait = delay_in_seconds(delay)
+    wait = start_in_seconds(delay, SystemClock().wall())
     _check_headers(headers)
     raw = isinstance(queue.opened_as, str) and isinstance(payload, bytes)
     body = payloads.encode(payload, bytes if raw else queue.payload_type)
@@ -287,6 +411,80 @@ def message(
     own = {KEY: name} if queue.key_header is None else {KEY: name, queue.key_header: name}
     to = Target.LATER if wait else Target.WORK
     return OutgoingMessage(to, body, {**headers, **own}, delay=wait, message_id=name, first=True)
+
+
+def _check_body(adapter: Adapter, outgoing: OutgoingMessage) -> None:
+    largest = adapter.capabilities.max_body
+    if largest is not None and len(outgoing.body) > largest:
+        raise BadPayload(
+            f"Expected a payload of at most {largest} bytes for this broker, got {len(outgoing.body)}: "
+            "store the data elsewhere and send a reference to it."
+        )
+
+
+def _in_its_round(links: Connections, queue: JobQueue, job: NewJob[Any], outgoing: OutgoingMessage) -> OutgoingMessage:
+    """Return the message, for the key's next round if the job runs again and the ledger has a record of the key."""
+    if not job.again or not links.knows(queue) or (last := links.last_round(queue, outgoing.headers[KEY])) is None:
+        return outgoing
+    return replace(outgoing, headers={**outgoing.headers, QUEUE: queue.name, ROUND: str(last + 1)})
+
+
+def _partly_sent(keys: Sequence[str], results: Sequence[PublishFailed | None]) -> SendError:
+    confirmed = [key for key, error in zip(keys, results, strict=True) if error is None]
+    failed = [(key, error) for key, error in zip(keys, results, strict=True) if error is not None]
+    unsent = [key for key, error in failed if isinstance(error, NotPublished)]
+    unknown = [key for key, error in failed if not isinstance(error, NotPublished)]
+    first = failed[0][1]
+    return SendError(
+        f"{first} Of {count_text(len(keys), 'job')}, {len(confirmed):,} were sent, "
+        f"{len(unknown):,} may or may not have arrived{_named(unknown)}, and {len(unsent):,} were not sent{_named(unsent)}: "
+        "send those again with the same keys.",
+        confirmed=confirmed,
+        unknown=unknown,
+        unsent=unsent,
+    )
+
+
+def _named(keys: Sequence[str]) -> str:
+    more = ", …" if len(keys) > _NAMED else ""
+    return f" ({', '.join(keys[:_NAMED])}{more})" if keys else ""
+
+
+def _search(adapter: Adapter, queue: JobQueue, key: str, limit: int) -> QueueSearch:
+    if not isinstance(adapter, Browses):
+        return QueueSearch(None, 0, "This broker cannot show the messages of a queue without delivering them.")
+    messages_read = 0
+    try:
+        for messages_read, each in enumerate(adapter.browse(limit), 1):
+            seen = Delivery(0, "", queue.name, b"", each.headers, each.message_id)
+            if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
+                return QueueSearch(each, messages_read, "")
+    except BrokerUnavailable as error:
+        return QueueSearch(None, messages_read, str(error))
+    return QueueSearch(
+        None, messages_read, f"The search ended after {messages_read:,} messages." if messages_read >= limit else ""
+    )
+
+
+def _brief_search(links: Connections, queue: JobQueue, key: str) -> QueueSearch:
+    try:
+        return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, READ_AT_MOST))
+    except BrokerUnavailable as error:
+        return QueueSearch(None, 0, str(error))
+
+
+def _waiting(key: str, search: QueueSearch) -> JobStatus:
+    if search.found is None:
+        searched = f"a search of {count_text(search.messages_read, 'message')} in its queue has not found it"
+        why = f"The ledger has no record of this job, and {searched}. {search.stopped}".rstrip()
+        return JobStatus(key, JobState.UNKNOWN, reason=why)
+    due = search.found.due
+    return JobStatus(key, JobState.QUEUED if due is None else JobState.DELAYED, due_at=due)
+
+
+def _message(queue: JobQueue, job: NewJob[Any]) -> OutgoingMessage:
+    headers = {} if job.headers is None else job.headers
+    return message(queue, job.payload, key=job.key, delay=job.delay, headers=headers)
 
 
 def _key(key: str | None, headers: Mapping[str, str], key_header: str | None) -> str:

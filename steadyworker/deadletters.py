@@ -124,7 +124,7 @@ class DeadLetterQueue:
 
     def read(self, keys: Sequence[str] | None = None) -> Iterator[DeadLetter]:
         """
-        Yield the letters of `letters` and then of `kept`, after the queue is closed, with one body in memory at a time.
+        Close the queue, then yield the letters of `letters`, and after them the letters of `kept`; only one body is in memory at a time.
 
         Raises SteadyWorkerError for a key that has no dead letter.
         """

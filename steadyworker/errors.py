@@ -41,7 +41,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar, Literal, get_args
 
 from steadyworker.text.plain_text import plain_text
@@ -131,7 +131,20 @@ class UnknownQueue(SteadyWorkerError):
 
 
 class SendError(SteadyWorkerError):
-    """A message that the broker did not confirm; send it again with the same key."""
+    """
+    One message, or several messages, that the broker did not confirm; send them again with the same keys.
+
+    Attributes:
+        confirmed: The keys whose messages the broker has confirmed, in the order of their jobs.
+        unknown: The keys whose messages may or may not have arrived.
+        unsent: The keys whose messages have certainly not arrived.
+    """
+
+    def __init__(
+        self, *args: object, confirmed: Sequence[str] = (), unknown: Sequence[str] = (), unsent: Sequence[str] = ()
+    ) -> None:
+        super().__init__(*args)
+        self.confirmed, self.unknown, self.unsent = tuple(confirmed), tuple(unknown), tuple(unsent)
 
 
 class BadPayload(SteadyWorkerError):
@@ -331,3 +344,20 @@ def delay_in_seconds(delay: object) -> float:
             f"Expected a delay of 0 seconds to ten years, a timedelta, or a text such as '1h 30m', got {delay!r}."
         )
     return converted
+
+
+def start_in_seconds(delay: object, now: float) -> float:
+    """
+    Return the seconds until a job may start, from a delay as in `delay_in_seconds`, or from a datetime with a time zone.
+
+    `now` is in seconds since 1970; a time in the past is 0 seconds away.
+    Raises ValueError for a datetime without a time zone, and for every wrong delay.
+    """
+    if not isinstance(delay, datetime):
+        return delay_in_seconds(delay)
+    if delay.utcoffset() is None:
+        raise ValueError(
+            f"Expected a datetime with a time zone, got {delay!r}, which is another moment on each host: "
+            "write datetime.now(timezone.utc) + …, or .astimezone()."
+        )
+    return delay_in_seconds(max(0.0, delay.timestamp() - now))

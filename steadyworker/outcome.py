@@ -119,6 +119,14 @@ class JobState(StrEnum):
     | `cancelled` | `Client.cancel` ended the job; its message is in the dead-letter queue |
     | `cancel-waiting` | the cancel came before any worker process received the job; if a message comes, the job does not run |
     | `dead` | the job failed for good; its message is in the dead-letter queue |
+
+    For a key without a record in the ledger, `Client.status` returns one of these:
+
+    | state | meaning |
+    |---|---|
+    | `queued` | the job's message waits in the queue |
+    | `delayed` | the job's message is in the queue, and due later |
+    | `unknown` | neither the ledger has a record, nor has a search found the message; `Client.status` explains what this can mean |
     """
 
     RUNNING = "running"
@@ -129,6 +137,9 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
     CANCEL_WAITING = "cancel-waiting"
     DEAD = "dead"
+    QUEUED = "queued"
+    DELAYED = "delayed"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

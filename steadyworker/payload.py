@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -226,13 +226,53 @@ def _described(type_: Any) -> msgspec.inspect.Type:
         raise ConfigError(
             f"Expected a payload type that JSON can be decoded to, got {type_!r}: {error}", id="config.worker"
         ) from error
-    if isinstance(described, msgspec.inspect.CustomType):
+    if (found := _undecodable(described, "$", frozenset())) is not None:
+        path, inner = found
+        where = "" if path == "$" else f", whose {path} is {inner!r}"
         raise ConfigError(
-            f"Expected a payload type that JSON can be decoded to, got {type_!r}: "
+            f"Expected a payload type that JSON can be decoded to, got {type_!r}{where}: "
             "use a dataclass, msgspec.Struct, TypedDict, pydantic model, plain JSON types, or bytes for the raw body.",
             id="config.worker",
         )
     return described
+
+
+def _undecodable(kind: msgspec.inspect.Type, path: str, seen: frozenset[int]) -> tuple[str, type] | None:
+    """
+    Return the path and the class of the first part that no JSON can be decoded to, or None.
+
+    A field with a default, and a union with another member, can be decoded without such a part.
+    """
+    info = msgspec.inspect
+    if id(kind) in seen:  # a type that contains itself
+        return None
+    seen |= {id(kind)}
+    parts: Iterable[tuple[str, msgspec.inspect.Type]] = ()
+    match kind:
+        case info.CustomType():
+            return None if _fits_json(kind.cls) else (path, kind.cls)
+        case info.Metadata():
+            parts = ((path, kind.type),)
+        case info.UnionType():
+            members = [_undecodable(member, path, seen) for member in kind.types]
+            return None if None in members else members[0]
+        case info.StructType() | info.DataclassType() | info.TypedDictType() | info.NamedTupleType():
+            parts = ((f"{path}.{field.encode_name}", field.type) for field in kind.fields if field.required)
+        case info.DictType():
+            parts = ((f"{path} (key)", kind.key_type), (f"{path}[…]", kind.value_type))
+        case info.ListType() | info.SetType() | info.FrozenSetType() | info.VarTupleType():
+            parts = ((f"{path}[…]", kind.item_type),)
+        case info.TupleType():
+            parts = ((f"{path}[{index}]", item) for index, item in enumerate(kind.item_types))
+    return next((found for where, part in parts if (found := _undecodable(part, where, seen))), None)
+
+
+def _fits_json(cls: type) -> bool:
+    """Return whether a value that JSON itself has is an instance of this class, as of `object` or `Sized`."""
+    try:
+        return any(issubclass(plain, cls) for plain in (dict, list, str, int, float, bool, type(None)))
+    except TypeError:  # a Protocol that is not for run time
+        return False
 
 
 def _typed_decoder(type_: Any) -> Decode:

@@ -58,6 +58,10 @@ class WorkerSpec:
     key_header: str | None
     unkeyed: Literal["generate", "reject"]
     keep_message: bool
+    keep_done: float
+    keep_dead: float
+    keep_cancelled: float
+    keep_attempts: float
 
     @property
     def queue_spec(self) -> QueueSpec:
@@ -122,6 +126,10 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
         key_header=check("key_header", given("key_header"), optional(text)),
         unkeyed=check("unkeyed", given("unkeyed"), one_of("generate", "reject")),
         keep_message=check("keep_message", given("keep_message"), true_or_false),
+        keep_done=check("keep_done", given("keep_done"), kept),
+        keep_dead=check("keep_dead", given("keep_dead"), kept),
+        keep_cancelled=check("keep_cancelled", given("keep_cancelled"), kept),
+        keep_attempts=check("keep_attempts", given("keep_attempts"), kept),
     )
 
 
@@ -308,6 +316,13 @@ def duration(value: Any) -> float | None:
         number = 0.0
     if number <= 0:
         raise ValueError("Expected seconds above 0, a timedelta, a text such as '3h', or None.")
+    return number
+
+
+def kept(value: Any) -> float:
+    """Return seconds above 0 from seconds, a timedelta, or a text such as "7d"."""
+    if value is None or (number := duration(value)) is None:
+        raise ValueError("Expected seconds above 0, a timedelta, or a text such as '7d'.")
     return number
 
 

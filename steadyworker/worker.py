@@ -51,6 +51,11 @@ class Worker(Generic[P, C]):
         key_header: The header that holds the job's key, if the sender does not use the header `sw-job-key` for the key.
         unkeyed: The action on a message without a key: "generate" gives the message a new key, "reject" makes the message a dead letter.
         keep_message: True if the ledger keeps the message of a claimed job, so that the job ends even if the broker loses the message.
+        keep_done: How long the ledger keeps a job that is done, once the broker has confirmed its acknowledgement; until then, 14 days.
+            A key protects for this time: later, a second message with the same key is a new job.
+        keep_dead: How long the ledger keeps a dead job, unless its dead letter is replayed or dropped.
+        keep_cancelled: The same for a job that a cancel ended.
+        keep_attempts: How long the ledger keeps the record of a run, with its traceback; it also goes with its job.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
             Workers of different processes can share a dead-letter queue: each letter names its work queue, and `steadyworker dead`
             shows only the letters of one Worker.
@@ -70,6 +75,10 @@ class Worker(Generic[P, C]):
     key_header: ClassVar[str | None] = None
     unkeyed: ClassVar[Literal["generate", "reject"]] = "generate"
     keep_message: ClassVar[bool] = True
+    keep_done: ClassVar[float | timedelta | str] = "1d"
+    keep_dead: ClassVar[float | timedelta | str] = "90d"
+    keep_cancelled: ClassVar[float | timedelta | str] = "7d"
+    keep_attempts: ClassVar[float | timedelta | str] = "7d"
     dead_letter_queue: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

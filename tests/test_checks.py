@@ -172,7 +172,7 @@ def test_jobs_whose_message_is_lost_and_that_no_worker_starts_are_a_warning_for_
         "Of 2 jobs of queue 'exports' no message came for more than an hour (the longest: 2.5 h)",
         "",
     )
-    assert "`steadyworker jobs --overdue --queue exports`" in findings[0].remedy
+    assert "`steadyworker jobs exports --overdue`" in findings[0].remedy
     assert "`steadyworker retry exports KEY` starts one" in findings[0].remedy
     many = found(ledger=Ledger(stranded={"exports": [orphan(f"k-{number}", 4000.0) for number in range(101)]}))
     assert "Of at least 100 jobs" in many[0].what

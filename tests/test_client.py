@@ -6,24 +6,35 @@ import asyncio
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from steadyworker.adapter import Adapter, OutgoingMessage, Target
+from steadyworker.backends.batches import publish_all
 from steadyworker.backends.connections import job_queue
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
-from steadyworker.client import Client, message
+from steadyworker.client import Client, JobStatus, NewJob, message
 from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import Delivery
-from steadyworker.errors import BadPayload, ConfigError, SendError, UnknownQueue
+from steadyworker.errors import (
+    BadPayload,
+    ConfigError,
+    NotPublished,
+    PublishFailed,
+    SendError,
+    TargetFull,
+    UnknownQueue,
+)
 from steadyworker.job import Job
-from steadyworker.ledger.base import Claimed, JobId, Ledger, Row, State
+from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Row, State, Verdict
 from steadyworker.outcome import Counters, JobState
 from steadyworker.worker import Worker
 from steadyworker_sqlite import SqliteAdapter
@@ -116,7 +127,7 @@ def test_each_job_without_a_key_gets_one_of_its_own(place: Place) -> None:
 def test_an_odd_key_is_replaced_by_its_digest(place: Place, key: str) -> None:
     with place.client() as client:
         first, second = (client.send(Exports, Request("m-17"), key=key) for _ in range(2))
-        assert client.status(Exports, key) is None
+        assert client.status(Exports, key).state is JobState.QUEUED
     assert first == second
     assert first.startswith("h-")
     assert len(first) == 66
@@ -213,16 +224,60 @@ class TestAgain:
 
 
 class TestStatus:
-    def test_is_none_for_a_job_that_the_ledger_does_not_know(self, place: Place) -> None:
+    def test_of_a_message_that_waits_is_queued(self, place: Place) -> None:
         with place.client() as client:
             client.send(Exports, Request("m"), key="k")
-            assert client.status(Exports, "k") is None
+            assert client.status(Exports, "k") == JobStatus("k", JobState.QUEUED)
+
+    def test_of_a_message_that_is_due_later_has_its_time(self, place: Place) -> None:
+        due = datetime.now(UTC) + timedelta(hours=2)
+        with place.client() as client:
+            client.send(Exports, Request("m"), key="k", delay=due)
+            status = client.status(Exports, "k")
+        assert status.state is JobState.DELAYED
+        assert status.due_at == pytest.approx(due.timestamp(), abs=5)
+
+    def test_of_an_unknown_key_gives_what_was_searched(self, place: Place) -> None:
+        with place.client() as client:
+            client.send(Exports, Request("m"), key="other")
+            status = client.status(Exports, "k")
+        why = "The ledger has no record of this job, and a search of 1 message in its queue has not found it."
+        assert status == JobStatus("k", JobState.UNKNOWN, reason=why)
+
+    def test_of_a_workers_own_key_header_is_found_in_the_queue(self, place: Place) -> None:
+        with place.client() as client:
+            client.send("orders", b"x", headers={"order-id": "o-9"})
+            assert client.status(Orders, "o-9") == JobStatus("o-9", JobState.QUEUED)
+
+    def test_of_a_retry_has_the_time_at_which_it_is_due(self, place: Place) -> None:
+        def fail(ledger: Ledger, row: Row) -> None:
+            assert ledger.moving(row.token, Verdict(Moving.RETRY, "no disk", Counters(attempts=1), 600, "OSError"))
+            assert ledger.moved(row.token, 600)
+
+        place.run("exports", "k", fail)
+        with place.client() as client:
+            status = client.status(Exports, "k")
+        assert (status.state, status.attempts, status.reason) == (JobState.RETRYING, 1, "no disk")
+        assert status.due_at == pytest.approx(time.time() + 600, abs=20)
+
+    def test_is_awaited_and_so_is_a_cancel(self, place: Place) -> None:
+        place.run("exports", "k")
+
+        async def both() -> None:
+            async with place.client() as client:
+                assert (await client.astatus(Exports, "k")).state is JobState.RUNNING
+                assert await client.acancel(Exports, "k", "wrong month") is JobState.RUNNING
+
+        asyncio.run(both())
+        with place.job("exports", "k") as (ledger, id_):
+            row = ledger.read(id_)
+        assert row is not None
+        assert row.cancel_reason == "wrong month"
 
     def test_of_a_run_under_way(self, place: Place) -> None:
         place.run("exports", "k")
         with place.client() as client:
             status = client.status(Exports, "k")
-        assert status is not None
         assert (status.key, status.state, status.attempts) == ("k", JobState.RUNNING, 0)
         assert status.started_at is not None
         assert status.ended_at is None
@@ -233,7 +288,6 @@ class TestStatus:
             assert ledger.claim(Claimed(id_, None, "host/boot/1", 0, b"d" * 32, Counters())) is not None
         with place.client() as client:
             status = client.status("exports", "k")
-        assert status is not None
         assert status.state is JobState.RUNNING
 
 
@@ -262,7 +316,9 @@ class TestCancel:
                 with pytest.raises(UnknownQueue, match=r"got 'exprts': did you mean exports\?"):
                     client.cancel("exprts", "k", "wrong month")
             elif ask == "status":
-                assert client.status("exprts", "k") is None
+                status = client.status("exprts", "k")
+                assert status.state is JobState.UNKNOWN
+                assert "got 'exprts': did you mean exports?" in status.reason
             else:
                 assert client.send("exprts", {}, key="k", again=True) == "k"
             assert list(ledger.queues(id_.namespace)) == ["exports"]
@@ -289,7 +345,6 @@ class TestCancel:
         with place.client() as client:
             assert client.cancel(Exports, "k", "too late") is JobState.DONE
             status = client.status(Exports, "k")
-        assert status is not None
         assert status.state is JobState.DONE
 
 
@@ -376,7 +431,6 @@ def test_a_cancel_needs_no_reason(place: Place) -> None:
     with place.client() as client:
         client.cancel(Exports, "k")
         status = client.status(Exports, "k")
-    assert status is not None
     assert status.state is JobState.RUNNING
 
 
@@ -435,7 +489,7 @@ def test_a_status_that_waits_for_the_broker_holds_up_no_send(place: Place, monke
             assert not status.done()
         finally:
             answer.set()
-        assert status.result(20) is None
+        assert status.result(20).state is JobState.QUEUED
 
 
 @pytest.mark.parametrize(
@@ -466,6 +520,140 @@ def test_a_delay_may_be_a_text(place: Place) -> None:
     queue = job_queue(Exports, place.options)
     assert message(queue, Request("a"), key="k", delay="1h 30m", headers={}).delay == 5400
     assert message(queue, Request("a"), key="k", delay="60", headers={}).delay == 60
+
+
+class TestADelayUntilATime:
+    def test_is_the_time_that_is_left(self, place: Place) -> None:
+        queue, at = job_queue(Exports, place.options), datetime.now(UTC) + timedelta(hours=2)
+        for zone in (UTC, timezone(timedelta(hours=-9))):
+            sent = message(queue, Request("a"), key="k", delay=at.astimezone(zone), headers={})
+            assert sent.delay == pytest.approx(7200, abs=5)
+            assert sent.to is Target.LATER
+
+    def test_in_the_past_is_now(self, place: Place) -> None:
+        at = datetime.now(UTC) - timedelta(days=1)
+        sent = message(job_queue(Exports, place.options), Request("a"), key="k", delay=at, headers={})
+        assert (sent.delay, sent.to) == (0, Target.WORK)
+
+    def test_needs_a_time_zone(self, place: Place) -> None:
+        naive = datetime(2030, 1, 1, 6, 0)  # noqa: DTZ001 - the mistake
+        with place.client() as client, pytest.raises(ValueError, match="a datetime with a time zone, got datetime"):
+            client.send(Exports, Request("a"), delay=naive)
+
+
+class TestSendMany:
+    def test_sends_every_job_in_order_with_its_own_key(self, place: Place) -> None:
+        jobs = [NewJob(Request(f"m-{n}"), f"k-{n}", headers={"n": str(n)}) for n in range(1_200)]
+        with place.client() as client:
+            assert client.send_many(Exports, iter(jobs)) == [f"k-{n}" for n in range(1_200)]
+        received = place.received("exports", 1_200)
+        assert [each.headers for each in received] == [{"sw-job-key": f"k-{n}", "n": str(n)} for n in range(1_200)]
+        assert [each.body for each in received[:2]] == [b'{"merchant":"m-0"}', b'{"merchant":"m-1"}']
+
+    def test_of_no_job_sends_nothing(self, place: Place) -> None:
+        with place.client() as client:
+            assert client.send_many(Exports, []) == []
+
+    def test_is_awaited_in_an_asynchronous_program(self, place: Place) -> None:
+        async def send() -> list[str]:
+            async with place.client() as client:
+                return await client.asend_many(Exports, [NewJob(Request("a")), NewJob(Request("b"), "k")])
+
+        made, given = asyncio.run(send())
+        assert [each.headers["sw-job-key"] for each in place.received("exports", 2)] == [made, given]
+        assert given == "k"
+
+    def test_of_a_job_that_runs_again_is_one_round_further(self, place: Place) -> None:
+        place.run("exports", "k", lambda ledger, row: ledger.done(row.token))
+        with place.client() as client:
+            client.send_many(Exports, [NewJob(Request("m"), "k", again=True), NewJob(Request("m"), "new", again=True)])
+        assert [each.headers.get("sw-round") for each in place.received("exports", 2)] == ["1", None]
+
+    @pytest.mark.parametrize(
+        ("job", "error", "said"),
+        [
+            (NewJob({"merchant": 17}, "k-2"), BadPayload, r"\$\.merchant: expected str"),
+            (NewJob(Request("m"), "k-1"), ValueError, "different keys, got 'k-1' twice"),
+            (NewJob(Request("m"), ""), ValueError, "a key that is not empty"),
+            (NewJob(Request("m"), "k-2", delay="soon"), ValueError, "got 'soon'"),
+            (NewJob(Request("m"), "k-2", headers={"sw-hop": "1"}), ValueError, "do not begin with 'sw-'"),
+            (NewJob(Request("m" * (2 << 20)), "k-2"), BadPayload, "1048576"),
+        ],
+    )
+    def test_with_a_wrong_job_sends_nothing(
+        self, place: Place, job: NewJob[Any], error: type[Exception], said: str
+    ) -> None:
+        with place.client() as client:
+            with pytest.raises(error, match=said):
+                client.send_many(Exports, [NewJob(Request("m"), "k-1"), job])
+            client.send(Exports, Request("m"), key="the-first")
+        assert [each.headers["sw-job-key"] for each in place.received("exports", 1)] == ["the-first"]
+
+    def test_of_large_payloads_goes_in_batches_of_a_mebibyte(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes: list[list[int]] = []
+        publish_many = SqliteAdapter.publish_many
+
+        def counted(self: SqliteAdapter, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+            sizes.append([len(each.body) for each in messages])
+            return publish_many(self, messages)
+
+        monkeypatch.setattr(SqliteAdapter, "publish_many", counted)
+        large = 400_000
+        with place.client() as client:
+            client.send_many(Orders, [NewJob(bytes(size)) for size in (large, large, large, 1 << 20, 1, 1)])
+        assert sizes == [[large, large], [large], [1 << 20], [1, 1]]
+
+    def test_names_each_key_of_a_broken_batch_once(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second of three batches: its first message is confirmed, one is unknown, and the rest were not published."""
+        batches: list[int] = []
+
+        def publish_many(self: SqliteAdapter, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+            batches.append(len(messages))
+            if len(batches) == 1:
+                return [None] * len(messages)
+            return [None, PublishFailed("cut"), *[TargetFull("full")] * (len(messages) - 2)]
+
+        monkeypatch.setattr(SqliteAdapter, "publish_many", publish_many)
+        keys = [f"k-{n}" for n in range(1_100)]
+        with place.client() as client, pytest.raises(SendError) as caught:
+            client.send_many(Exports, [NewJob(Request("m"), key) for key in keys])
+        error = caught.value
+        assert batches == [500, 500]
+        assert error.confirmed == tuple(keys[:501])
+        assert error.unknown == ("k-501",)
+        assert error.unsent == tuple(keys[502:])
+        assert str(error) == (
+            "cut Of 1,100 jobs, 501 were sent, 1 may or may not have arrived (k-501), and 598 were not sent "
+            "(k-502, k-503, k-504, k-505, k-506, …): send those again with the same keys."
+        )
+
+    def test_to_a_broker_that_cannot_be_reached_sends_nothing(self, place: Place) -> None:
+        with Client("amqp://127.0.0.1:1/", ledger=place.options.ledger) as client, pytest.raises(SendError) as caught:
+            client.send_many("exports", [NewJob({}, "a"), NewJob({}, "b")])
+        error = caught.value
+        assert (error.confirmed, error.unknown, error.unsent) == ((), (), ("a", "b"))
+
+    def test_by_an_adapter_without_batches_publishes_each_message(self, place: Place) -> None:
+        """Such as a third party's adapter."""
+        lock, published = threading.Lock(), list[str]()
+
+        class Single:
+            def publish(self, message: OutgoingMessage) -> None:
+                with lock:
+                    published.append(message.headers["sw-job-key"])
+                match message.headers["sw-job-key"]:
+                    case "k-3":
+                        raise PublishFailed("cut")
+                    case "k-5":
+                        raise ValueError("a header is too long")
+
+        queue = job_queue("exports", place.options)
+        batch = [message(queue, {}, key=f"k-{n}", delay=0, headers={}) for n in range(10)]
+        results = publish_all(cast(Adapter, Single()), batch)
+        assert sorted(published) == [f"k-{n}" for n in range(10)]
+        assert {n: type(error) for n, error in enumerate(results) if error} == {3: PublishFailed, 5: NotPublished}
 
 
 @pytest.mark.parametrize("url", ["amqp://127.0.0.1:1/", "amqp://no-such-host.invalid/"], ids=["refused", "unknown"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pika import exceptions
 
+from steadyworker.adapter import Depth
 from steadyworker.clock import Times
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.events import (
@@ -208,6 +209,31 @@ def test_the_state_of_the_process_is_read_at_each_scrape(metrics: Metrics) -> No
         '{queue="exports",reason="reset"}': 0,
     }
     assert list(counted(metrics, "steadyworker_info").values()) == [1]
+
+
+def test_only_the_process_that_measured_a_queue_has_its_depth(metrics: Metrics) -> None:
+    """A number that the broker does not report has no sample; a queue without a ready message has the age 0."""
+    known = Depth(3, 2, 1795750882.5, 1, 4, 5, 61.5)
+    unknown = Depth(ready=0, why={"unacked": "the broker counts none"})
+    readings = [
+        replace(reading(), depth=known),
+        replace(reading(), queue="imports", depth=unknown),
+        replace(reading(), queue="others"),
+    ]
+    metrics.watch(["exports"], lambda: readings, dict)
+    assert counted(metrics, "steadyworker_queue_messages") == {
+        '{queue="exports",state="ready"}': 3,
+        '{queue="exports",state="delayed"}': 2,
+        '{queue="exports",state="unacked"}': 1,
+        '{queue="exports",state="dead"}': 4,
+        '{queue="imports",state="ready"}': 0,
+    }
+    assert counted(metrics, "steadyworker_queue_consumers") == {'{queue="exports"}': 5}
+    assert counted(metrics, "steadyworker_queue_oldest_ready_age_seconds") == {
+        '{queue="exports"}': 61.5,
+        '{queue="imports"}': 0,
+    }
+    assert counted(metrics, "steadyworker_queue_next_due_timestamp_seconds") == {'{queue="exports"}': 1795750882.5}
 
 
 def test_the_counters_of_a_watched_queue_begin_with_zero(metrics: Metrics) -> None:

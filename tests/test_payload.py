@@ -6,6 +6,7 @@ import json
 import re
 import time
 import tracemalloc
+from collections.abc import Hashable, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
@@ -159,6 +160,47 @@ def test_a_type_that_json_cannot_be_is_refused_at_once() -> None:
 
     with pytest.raises(ConfigError, match="use a dataclass, msgspec"):
         decoder(Own)
+
+
+class Unknown:
+    """A class that no JSON can be decoded to."""
+
+
+@dataclass
+class Nested:
+    rows: list[tuple[int, Unknown]]
+
+
+@dataclass
+class Tree:
+    children: list[Tree]
+    handle: Unknown | None = None
+    later: Unknown = field(default_factory=Unknown)
+
+
+@pytest.mark.parametrize(
+    ("type_", "place"),
+    [
+        (dict[str, Unknown], r"$[…]"),
+        (dict[Unknown, int], "$ (key)"),
+        (list[Unknown], "$[…]"),
+        (Nested, "$.rows[…][1]"),
+    ],
+)
+def test_a_type_with_a_part_that_json_cannot_be_is_refused_with_its_place(type_: Any, place: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f", whose {place} is <class '")):
+        decoder(type_)
+
+
+@pytest.mark.parametrize("type_", [dict[str, object], list[Sized], tuple[Hashable, object]])
+def test_a_part_that_any_json_is_an_instance_of_can_be_decoded(type_: Any) -> None:
+    body = b'{"a": "b"}' if type_ == dict[str, object] else b'["a", "b"]'
+    assert decoder(type_)(body) == type_({"a": "b"} if type_ == dict[str, object] else ["a", "b"])
+
+
+def test_a_part_that_a_payload_can_leave_out_may_be_of_any_class() -> None:
+    tree = decoder(Tree)(b'{"children": [{"children": []}], "handle": null}')
+    assert [child.children for child in tree.children] == [[]]
 
 
 SENT: list[tuple[Any, Any, Any]] = [

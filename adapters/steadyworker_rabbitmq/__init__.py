@@ -14,6 +14,7 @@ The adapter for RabbitMQ 3.10 and newer. It uses AMQP 0-9-1 through pika; the RE
 | release | `basic.nack` with requeue, which does not count towards a delivery limit, unlike `basic.reject` (RabbitMQ 4.3) |
 | reject | `basic.reject` without requeue, if the work queue's own arguments move the message to the Worker's dead-letter queue with the strategy `at-least-once` |
 | prefetch | the prefetch count of one consumer; a prefetch of 0 cancels the consumer, but the connection stays open |
+| depth | passive declares of all queues, and the management API for un-acked messages (`depth.py`); there is no browse |
 | headers | text only; values of other types, and the message's properties, survive a retry (`messages.py`) |
 
 One I/O thread (`iothread.py`) runs pika's loop, and no other thread touches pika's asynchronous connections.

@@ -7,22 +7,25 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from threading import Event
 
 from pika import BlockingConnection
 from pika.adapters.select_connection import IOLoop
-from pika.channel import Channel
 from pika.exceptions import AMQPError
 from typing_extensions import override
 
 from steadyworker.adapter import (
     Capabilities,
     Delays,
+    Depth,
     Finding,
+    OutgoingMessage,
+    PublishesMany,
     QueueSpec,
     Renamable,
     Settings,
 )
-from steadyworker.errors import BrokerUnavailable
+from steadyworker.errors import BrokerUnavailable, PublishFailed
 from steadyworker.network import owed
 from steadyworker.network.adapter import NetworkAdapter
 from steadyworker.network.errors import Refused
@@ -31,17 +34,18 @@ from steadyworker.network.preparation import Preparation
 from steadyworker.network.url import unencrypted
 from steadyworker_rabbitmq.checks.findings import find, names_finding, refused_finding
 from steadyworker_rabbitmq.checks.probe import BrokerProbe
-from steadyworker_rabbitmq.connection import RabbitmqConnection, brief, hasty, visit
+from steadyworker_rabbitmq.connection import brief, hasty, visit
 from steadyworker_rabbitmq.consumer import RabbitmqConsumer
 from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
 from steadyworker_rabbitmq.declare import prepare_at
-from steadyworker_rabbitmq.errors import channel_id, closed_channel, is_missing, translated
+from steadyworker_rabbitmq.depth import Counts, DepthReader, count_queues
+from steadyworker_rabbitmq.errors import translated
 from steadyworker_rabbitmq.publisher import RabbitmqPublisher
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import RabbitmqUrl, parse_url
 
 
-class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], Renamable):
+class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], PublishesMany, Renamable):
     """
     The adapter for one queue of one virtual host and one worker process. The adapter connects at its first use.
 
@@ -59,12 +63,17 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
         self._spec = spec
         self._topology = Topology(spec, settings)
         purpose = f"{settings.consumer} prepares {spec.queue}"
+        self._depths = DepthReader(self._topology, settings.clock)
         self._preparation = Preparation(lambda: prepare_at(self._url, self._topology, purpose))
         self._io = IoThread(f"rabbitmq {spec.queue}", settings.clock, IOLoop)
         self._consumer = RabbitmqConsumer(self._io, self._url, self._preparation, spec, settings)
         self._publisher = RabbitmqPublisher(
             self._io, self._url, self._preparation, self._topology, settings, self._consumer.signal
         )
+
+    @override
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+        return self._publisher.publish_many(messages)
 
     @property
     @override
@@ -115,12 +124,19 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
     def consumers(self) -> int:
         """Return the number of the queue's consumers; 0 if the queue does not exist."""
         queue = self._spec.queue
-        if self._consumer.started:
-            question: Callable[[Future[int]], None] = partial(count_consumers, self._consumer.link, queue)
-            with translated(str(self._first)):
-                return self._io.ask(question, owed.ANSWER_WITHIN)
-        with self._visit("counts consumers") as connection, translated(str(self._first)):
-            return BrokerProbe(connection, None, within=owed.QUESTION_WITHIN).consumers(queue)
+        count = self._count([queue], "counts consumers")[queue]
+        if isinstance(count, BrokerUnavailable):
+            raise count
+        return count.consumers
+
+    @override
+    def depth(self) -> Depth:
+        """
+        Return the numbers of the work queue, the retry queues and the dead-letter queue.
+
+        Only the management API counts un-acked messages; `why` has the reason if the API does not respond, or refuses the user.
+        """
+        return self._depths.depth(self._count(self._depths.queues(), "counts messages"), self._url().management)
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:
@@ -160,34 +176,20 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
                 with suppress(AMQPError):  # the end of the connection releases the letters, too
                     letters.release()
 
+    def _count(self, queues: Sequence[str], purpose: str) -> Counts:
+        if not self._consumer.started:
+            with self._visit(purpose) as connection, translated(str(self._first)):
+                return BrokerProbe(connection, None, within=owed.QUESTION_WITHIN).count(queues)
+        abandoned = Event()
+        question: Callable[[Future[Counts]], None] = partial(count_queues, self._consumer.link, queues, abandoned)
+        try:
+            with translated(str(self._first)):
+                return self._io.ask(question, owed.ANSWER_WITHIN)
+        finally:
+            abandoned.set()
+
     def _visit(self, purpose: str) -> AbstractContextManager[BlockingConnection]:
         return visit(hasty(self._url()), f"{self._settings.consumer} {purpose}")
-
-
-def count_consumers(link: RabbitmqConnection, queue: str, answer: Future[int]) -> None:
-    """Read the number of a queue's consumers over a new channel, into `answer`; only for the I/O thread."""
-    if (connection := link.connection) is None:
-        raise BrokerUnavailable(
-            f"Expected a connection to RabbitMQ at {link.place}, got none: wait until the adapter has reconnected."
-        )
-
-    def closed(_: Channel, reason: Exception) -> None:
-        if answer.done():
-            return
-        if is_missing(reason):
-            answer.set_result(0)
-        else:
-            got = f"Expected queue {queue!r}, got: {closed_channel(reason)}."
-            answer.set_exception(BrokerUnavailable(got, id=channel_id(reason)))
-
-    def opened(channel: Channel) -> None:
-        channel.queue_declare(queue, passive=True, callback=lambda frame: counted(channel, frame.method.consumer_count))
-
-    def counted(channel: Channel, count: int) -> None:
-        answer.set_result(count)
-        channel.close()
-
-    connection.channel(on_open_callback=opened).add_on_close_callback(closed)
 
 
 def _names(url: RabbitmqUrl, purpose: str) -> tuple[Mapping[str, str], Sequence[BrokerUnavailable]]:

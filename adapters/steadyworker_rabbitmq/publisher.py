@@ -8,8 +8,8 @@ During a memory or disk alarm, the broker does not read from a connection that p
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from pika import SelectConnection
@@ -54,12 +54,29 @@ class _Outgoing:
         if not self.confirmed.done():
             self.confirmed.set_exception(error)
 
+    def result(self) -> PublishFailed | None:
+        """Return the error, or None after a confirm; without either of them, the time is over, and nothing writes the message."""
+        if self.confirmed.cancel():  # no connection has been ready to write the message
+            return NotPublished(
+                f"Expected a connection to publish to queue {self.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
+                "check whether the broker runs, and can be reached."
+            )
+        if not self.confirmed.done():
+            return PublishFailed(
+                f"Expected a confirm from queue {self.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
+                "check whether the broker is overloaded, or the queue has lost its majority. "
+                "The queue may have the message all the same."
+            )
+        error = self.confirmed.exception()
+        assert error is None or isinstance(error, PublishFailed), "`fail` accepts only such an error"
+        return error
+
 
 class RabbitmqPublisher(Member):
     """
     The publisher of one queue's messages.
 
-    Any thread may call `publish`; everything else is for the I/O thread.
+    Any thread may call `publish` and `publish_many`; everything else is for the I/O thread.
 
     Args:
         io: The I/O thread.
@@ -99,30 +116,31 @@ class RabbitmqPublisher(Member):
 
     def publish(self, message: OutgoingMessage) -> None:
         """Publish as `Adapter.publish` does; ValueError also means that AMQP cannot encode a header."""
+        (error,) = self.publish_many([message])
+        if error is not None:
+            raise error
+
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> list[PublishFailed | None]:
+        """Publish as `PublishesMany.publish_many` does; ValueError also means that AMQP cannot encode a header."""
+        batch = [self._checked(message) for message in messages]
+        try:
+            self._preparation.prepared()
+            self._io.call(lambda: self._accept_all(batch))
+        except (BrokerUnavailable, ConfigError) as error:
+            unsent = NotPublished(str(error))
+            unsent.__cause__ = error
+            return [unsent] * len(batch)
+        wait([outgoing.confirmed for outgoing in batch], ANSWER_WITHIN)
+        return [outgoing.result() for outgoing in batch]
+
+    def _checked(self, message: OutgoingMessage) -> _Outgoing:
         message_id = message.message_id if message.message_id and fits_id(message.message_id) else str(uuid.uuid4())
         properties = properties_of(message, message_id, self._settings.clock.wall())
         size = size_of(properties)
         if message.first:
             check_size("a body", len(message.body), self._settings.max_body)
             check_size("headers", size, HEADER_BYTES)
-        outgoing = _Outgoing(*self._topology.route(message), properties, message.body)
-        try:
-            self._preparation.prepared()
-            self._io.call(lambda: self._accept(outgoing))
-            outgoing.confirmed.result(ANSWER_WITHIN)
-        except TimeoutError:
-            if outgoing.confirmed.cancel():  # no connection has been ready to write the message
-                raise NotPublished(
-                    f"Expected a connection to publish to queue {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
-                    "check whether the broker runs, and can be reached."
-                ) from None
-            raise PublishFailed(
-                f"Expected a confirm from queue {outgoing.routing_key!r} within {ANSWER_WITHIN:g} s, got none: "
-                "check whether the broker is overloaded, or the queue has lost its majority. "
-                "The queue may have the message all the same."
-            ) from None
-        except (BrokerUnavailable, ConfigError) as error:
-            raise NotPublished(str(error)) from error
+        return _Outgoing(*self._topology.route(message), properties, message.body)
 
     # --- for the I/O thread ----------------------------------------------------------------------------------------
 
@@ -139,6 +157,10 @@ class RabbitmqPublisher(Member):
     @override
     def fail(self, error: Exception) -> None:
         self._link.abort(error)
+
+    def _accept_all(self, batch: Sequence[_Outgoing]) -> None:
+        for outgoing in batch:
+            self._accept(outgoing)
 
     def _accept(self, outgoing: _Outgoing) -> None:
         if self._blocked is not None:

@@ -22,7 +22,7 @@ But a queue with the strategy `at-least-once` dead-letters at most 32 copies at 
 With 40 copies for one deleted work queue, the copies for all other work queues with the same delay were stuck.
 On 3.10.8 and on 4.3.6, 5 copies for other queues waited; no copy came back within 25 s.
 With 31 copies for the deleted queue, all 5 copies came back within 2.0 s.
-A full work queue has the same effect.
+A full work queue blocks the copies of other queues in the same way as a deleted queue.
 Separate retry queues have a price: each work queue needs eleven more queues, of about 110 kB each.
 These queues add 0.35 s to the first start, and 0.03 s to each later start.
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from steadyworker.adapter import Finding, QueueSpec, Renamable, Settings, Uncounted
+from steadyworker.adapter import Browses, Finding, QueueSpec, Renamable, Settings, Uncounted
 from steadyworker.network.adapter import AConsumer, NetworkAdapter
 from steadyworker.network.errors import Refused
 from steadyworker.network.iothread import IoThread
@@ -40,7 +40,7 @@ _TLS = "rocketmq+grpcs:// in --broker, for proxies with TLS"
 APublisher = TypeVar("APublisher", bound=RocketmqPublisher)
 
 
-class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renamable):
+class RocketmqAdapter(NetworkAdapter[RocketmqUrl, AConsumer, APublisher], Renamable, Browses):
     """
     The base of both drivers' adapters. An adapter connects at its first use.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from steadyworker.adapter import Clock, Delivery, OutgoingMessage, QueueSpec, Redelivered
 from steadyworker.errors import PublishFailed, Unsettled
@@ -65,7 +65,7 @@ class RocketmqDeadLetters:
             self._wait_for_queues()
             self._ends = {
                 topic: [(queue, self._remoting.end(queue, topic)) for queue in self._remoting.route(topic) or []]
-                for topic in (f"%DLQ%{self._names.group}", f"%DLQ%{self._names.later_group}", self._names.dead)
+                for topic in letter_topics(self._names)
             }
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -104,23 +104,51 @@ class RocketmqDeadLetters:
         """Yield the messages that the topics had when the reader began, each with its place."""
         for topic, ends in self._ends.items():
             for queue, end in ends:
-                yield from self._log(topic, queue, end)
-
-    def _log(self, topic: str, queue: TopicQueue, end: int) -> Iterator[tuple[str, Stored]]:
-        offset = self._remoting.first(queue, topic)
-        while offset < end:
-            found, following = self._remoting.pull(queue, topic, READER, offset)
-            for stored in found:
-                if stored.offset < end:
-                    yield f"{topic}/{queue.broker.name}/{queue.number}/{stored.offset}/{stored.id}", stored
-            if following <= offset:
-                text = f"the queue {queue.number} of {topic!r} to have messages up to {end}, got none from {offset} on"
-                raise RemotingError(f"expected {text}: a replica may lack the newest", 0)
-            offset = following
+                for found in _pages(self._remoting, topic, queue, end):
+                    yield from found
 
     def _letter(self, id_: str, stored: Stored) -> Delivery:
         wire = wire_of_stored(stored)
         return delivery_of(0, id_, self._spec.queue, wire, stored.id, Redelivered.UNKNOWN, stored.born_at)
+
+
+def letter_topics(names: QueueNames) -> tuple[str, ...]:
+    """Return the topics of a Worker's dead letters: those of the broker, and the Worker's own."""
+    return f"%DLQ%{names.group}", f"%DLQ%{names.later_group}", names.dead
+
+
+def undropped(remoting: Remoting, topics: Iterable[str], pulls: int) -> int | None:
+    """Return the number of letters in these topics that were not dropped; None if `pulls` pulls are not enough to read them."""
+    letters: set[str] = set()
+    marks: set[str] = set()
+    for topic in topics:
+        for queue in remoting.route(topic) or []:
+            for found in _pages(remoting, topic, queue, remoting.end(queue, topic)):
+                if not pulls:
+                    return None
+                pulls -= 1
+                for id_, stored in found:
+                    if _is_mark(stored):
+                        marks.add(stored.properties[_DROPPED])
+                    else:
+                        letters.add(id_)
+    return len(letters - marks)
+
+
+def _pages(remoting: Remoting, topic: str, queue: TopicQueue, end: int) -> Iterator[list[tuple[str, Stored]]]:
+    """Yield the messages of a queue up to an offset, those of one pull at a time, each with its place."""
+    offset = remoting.first(queue, topic)
+    while offset < end:
+        found, following = remoting.pull(queue, topic, READER, offset)
+        yield [
+            (f"{topic}/{queue.broker.name}/{queue.number}/{stored.offset}/{stored.id}", stored)
+            for stored in found
+            if stored.offset < end
+        ]
+        if following <= offset:
+            text = f"the queue {queue.number} of {topic!r} to have messages up to {end}, got none from {offset} on"
+            raise RemotingError(f"expected {text}: a replica may lack the newest", 0)
+        offset = following
 
 
 def _is_mark(stored: Stored) -> bool:

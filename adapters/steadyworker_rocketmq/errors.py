@@ -150,6 +150,14 @@ def is_lacking_right(error: BaseException | None) -> bool:
     return isinstance(error, ProxyError | RemotingError) and _RIGHT.search(str(error)) is not None
 
 
+def refused_question(error: RemotingError) -> str | None:
+    """Return why a broker refused a question, and the remedy, as a clause; None if the broker failed, or refused the login."""
+    text = short(str(error))
+    if is_lacking_right(error) or (error.code == _NO_PERMISSION and _ACL.search(text) is None):
+        return f"a broker refused the question ({text}); {_grant(text)}"
+    return None
+
+
 def is_refused_login(error: BaseException) -> bool:
     """Return whether a broker refuses the login, or the login lacks a right. Other refusals can be due to an operator's maintenance."""
     return isinstance(error, RemotingError) and (is_lacking_right(error) or _ACL.search(str(error)) is not None)

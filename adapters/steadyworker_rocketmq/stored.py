@@ -52,6 +52,7 @@ class Stored:
         stored_at: The time at which the broker stored the message, in seconds since 1970.
         reconsume_times: The number of times that a consumer has sent the message back.
         born_host: The producer's address and port.
+        log_offset: The message's place in the broker's store, which is larger for each later message of this broker.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Stored:
     stored_at: float
     reconsume_times: int
     born_host: str
+    log_offset: int = 0
 
 
 def stored_messages(data: bytes) -> list[Stored]:
@@ -120,6 +122,7 @@ def _message(data: bytes, start: int) -> tuple[Stored, int]:
         stored_at=stored_at / 1000,
         reconsume_times=reconsume_times,
         born_host=born_host,
+        log_offset=log_offset,
     ), start + size
 
 

@@ -28,6 +28,7 @@ The texts of the checks are in `findings.toml` (`steadyworker/findings.py`).
 | publish | the commit is on disk (`synchronous=FULL`) |
 | settle `CONFIRMED` | the commit is on disk (ack), or visible to every process (release) |
 | delay | exact: `due` is a time by CLOCK_BOOTTIME; across a reboot, the wall clock counts |
+| depth, browse | one statement over the index of due times; the messages of a dead consumer are ready |
 | prefetch | the number of deliveries that a consumer may hold; the statement that receives messages has this limit |
 
 The author of an adapter has eight duties:
@@ -52,6 +53,7 @@ The author of an adapter has eight duties:
    Log nothing, and hide no error.
 7. Decide nothing about retries, attempts or dead letters: publish each message unchanged.
    Declare in `Capabilities` the features that the broker does not have.
+   In `depth`, name the reason for each number that the broker does not report, and never receive a message to count it.
 8. Subclass `steadyworker.testing.conformance.AdapterSuite`; the adapter is complete when all its tests pass.
 """
 

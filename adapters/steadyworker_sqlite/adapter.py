@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -12,11 +12,15 @@ from typing_extensions import override
 
 from steadyworker.adapter import (
     Adapter,
+    Browsed,
+    Browses,
     Capabilities,
     DeadLetters,
     Delivery,
+    Depth,
     Finding,
     OutgoingMessage,
+    PublishesMany,
     QueueSpec,
     Settings,
     Settle,
@@ -25,7 +29,7 @@ from steadyworker.adapter import (
     Target,
     check_size,
 )
-from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
+from steadyworker.errors import BrokerUnavailable, LettersHeld, PublishFailed, Unsettled
 from steadyworker.findings import FindingTexts
 from steadyworker.system.mounts import mounted
 from steadyworker.system.private import access_findings
@@ -34,13 +38,13 @@ from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_consuming, is_gone
 from steadyworker_sqlite.publisher import SqlitePublisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
-from steadyworker_sqlite.store import FIRST, BrokerFile, NewMessage, Store
+from steadyworker_sqlite.store import FIRST, BrokerFile, NewMessage, Peer, Store
 from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 
 _finding = FindingTexts("steadyworker_sqlite")
 
 
-class SqliteAdapter(Adapter):
+class SqliteAdapter(Adapter, Browses, PublishesMany):
     """
     One queue of one broker file, consumed by one worker process.
 
@@ -84,15 +88,23 @@ class SqliteAdapter(Adapter):
 
     @override
     def publish(self, message: OutgoingMessage) -> None:
+        (error,) = self.publish_many([message])
+        if error is not None:
+            raise error
+
+    @override
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+        """Publish all the messages in one commit."""
+        return self._publisher.publish([self._new_message(message) for message in messages])
+
+    def _new_message(self, message: OutgoingMessage) -> NewMessage:
         headers = json.dumps(dict(message.headers))
         if message.first:
             check_size("a body", len(message.body), self._settings.max_body)
             check_size("headers", len(headers), HEADER_BYTES)
         queue = self._spec.dead_letter_queue if message.to is Target.DEAD else self._spec.queue
         delay = max(0.0, message.delay) if message.to is Target.LATER else 0.0
-        self._publisher.publish(
-            NewMessage(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay)
-        )
+        return NewMessage(queue, message.message_id or str(uuid.uuid4()), headers, message.body, delay)
 
     @override
     def settle(self, delivery: Delivery, how: Settle) -> Settled:
@@ -111,14 +123,39 @@ class SqliteAdapter(Adapter):
 
     @override
     def consumers(self) -> int:
+        return self._publisher.ask(lambda store: self._consuming(store, self._alive(store)))
+
+    @override
+    def depth(self) -> Depth:
+        """Return all numbers, read in one transaction; a message that a dead consumer still holds is ready."""
+        if self._is_unmade:
+            return Depth(ready=0, delayed=0, unacked=0, dead=0, consumers=0)
+
+        # Another connection than the publisher's, so that no publish waits until a long queue is counted.
+        with closing(self._file.open()) as store:
+            alive = self._alive(store)
+            ids, consumers = (peer.id for peer in alive), self._consuming(store, alive)
+            return store.depth(self._spec.queue, self._spec.dead_letter_queue, ids, consumers)
+
+    @override
+    def browse(self, limit: int) -> Iterator[Browsed]:
+        if self._is_unmade:
+            return iter(())
+        with closing(self._file.open()) as store:
+            return iter(store.browse(self._spec.queue, (peer.id for peer in self._alive(store)), limit))
+
+    @property
+    def _is_unmade(self) -> bool:
+        """True if the file was not created yet; False if it was removed."""
+        return not self.path.exists() and self._file.loss() is None
+
+    def _alive(self, store: Store) -> list[Peer]:
         silent_since = self._settings.clock.boottime() - self._silence
+        return [peer for peer in store.peers() if not is_gone(store.folder, peer.presence, silent_since)]
 
-        def count(store: Store) -> int:
-            peers = [peer.presence for peer in store.peers() if peer.queue == self._spec.queue and not peer.reads]
-            alive = (name for name in peers if not is_gone(store.folder, name, silent_since))
-            return sum(is_consuming(store.folder, name) for name in alive)
-
-        return self._publisher.ask(count)
+    def _consuming(self, store: Store, alive: Iterable[Peer]) -> int:
+        consumers = (peer.presence for peer in alive if peer.queue == self._spec.queue and not peer.reads)
+        return sum(is_consuming(store.folder, name) for name in consumers)
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     entry: NewMessage
-    confirmed: Future[None] = field(default_factory=Future)
+    confirmed: Future[PublishFailed | None] = field(default_factory=Future)
 
 
 class SqlitePublisher:
@@ -43,15 +43,15 @@ class SqlitePublisher:
         self._using = threading.Lock()
         self._closed = False
 
-    def publish(self, entry: NewMessage) -> None:
-        """Return when the message is on disk; otherwise raise PublishFailed or TargetMissing."""
-        waiting = _Waiting(entry)
+    def publish(self, entries: Sequence[NewMessage]) -> list[PublishFailed | None]:
+        """Return when each message is on disk, or has an error; the result of a message on disk is None."""
+        batch = [_Waiting(entry) for entry in entries]
         with self._adding:
-            self._waiting.append(waiting)
+            self._waiting.extend(batch)
         with self._using:
-            if not waiting.confirmed.done():  # otherwise another thread has committed the message
+            if not all(waiting.confirmed.done() for waiting in batch):  # otherwise another thread has committed them
                 self._commit()
-        waiting.confirmed.result()
+        return [waiting.confirmed.result() for waiting in batch]
 
     def ask(self, question: Callable[[Store], Answer]) -> Answer:
         """Run a query on the broker file, and return the query's result; otherwise raise BrokerUnavailable."""
@@ -92,7 +92,7 @@ class SqlitePublisher:
             failed = error if isinstance(error, PublishFailed) else _broken_off(error)
             for waiting in batch:
                 if not waiting.confirmed.done():
-                    waiting.confirmed.set_exception(failed)
+                    waiting.confirmed.set_result(failed)
             self._drop()
             if isinstance(error, PublishFailed):
                 return
@@ -109,7 +109,7 @@ class SqlitePublisher:
                 wanted.append(waiting)
             else:
                 missing = f"Expected the queue {queue!r} in {self._path}, but it was never declared: "
-                waiting.confirmed.set_exception(TargetMissing(missing + "run once with --topology declare."))
+                waiting.confirmed.set_result(TargetMissing(missing + "run once with --topology declare."))
         return wanted
 
     def _open(self) -> Store:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from steadyworker.adapter import Clock, Headers
+from steadyworker.adapter import Browsed, Clock, Depth, Headers
 from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker_sqlite.errors import Evicted, FileReplaced, Unusable, translated
 
@@ -86,6 +86,28 @@ _READY = """
 FROM messages AS m LEFT JOIN deliveries AS h ON h.seq = m.seq
 WHERE m.queue = :queue AND h.consumer IS NULL
 """
+
+
+_FREE = """
+FROM messages AS m LEFT JOIN deliveries AS h ON h.seq = m.seq
+WHERE m.queue = :queue AND (h.consumer IS NULL OR h.consumer NOT IN (SELECT value FROM json_each(:alive)))
+"""
+
+# The counts read only an index, and the deliveries that consumers hold, and never the messages themselves.
+_COUNTS = f"""
+WITH held AS (
+    SELECT m.due FROM deliveries AS h JOIN messages AS m ON m.seq = h.seq
+    WHERE h.consumer IN (SELECT value FROM json_each(:alive)) AND m.queue = :queue
+)
+SELECT
+    (SELECT count(*) FROM messages WHERE queue = :queue AND due <= :now),
+    (SELECT count(*) FROM messages WHERE queue = :queue AND due > :now),
+    (SELECT count(*) FROM held WHERE due <= :now),
+    (SELECT count(*) FROM held WHERE due > :now),
+    (SELECT count(*) FROM messages WHERE queue = :dead),
+    (SELECT m.due {_FREE} AND m.due <= :now ORDER BY m.due LIMIT 1),
+    (SELECT m.due {_FREE} AND m.due > :now ORDER BY m.due LIMIT 1)
+"""  # noqa: S608 - the inserted text is a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +388,35 @@ class Store:
             self._db.execute("UPDATE deliveries SET consumer = NULL WHERE seq = ? AND consumer = ? AND count = ?", held)
         elif self._db.execute("DELETE FROM deliveries WHERE seq = ? AND consumer = ? AND count = ?", held).rowcount:
             self._db.execute("DELETE FROM messages WHERE seq = ?", (seq,))
+
+    def depth(self, queue: str, dead: str, alive: Iterable[int], consumers: int) -> Depth:
+        """Return the numbers of a queue; the consumers and readers in `alive` hold their messages, and `consumers` counts them."""
+        now, wall = self._clock.boottime(), self._clock.wall()
+        names = {"queue": queue, "dead": dead, "now": now, "alive": json.dumps([*alive])}
+        with translated(self.path):
+            due, later, held, held_later, letters, oldest, first = self._db.execute(_COUNTS, names).fetchone()
+        return Depth(
+            ready=due - held,
+            delayed=later - held_later,
+            next_due=None if first is None else wall + first - now,
+            unacked=held + held_later,
+            dead=letters,
+            consumers=consumers,
+            oldest_age=None if oldest is None else now - oldest,
+        )
+
+    def browse(self, queue: str, alive: Iterable[int], limit: int) -> list[Browsed]:
+        """Return at most `limit` messages that no consumer in `alive` holds, ordered by due time."""
+        now, wall = self._clock.boottime(), self._clock.wall()
+        with translated(self.path):
+            rows = self._db.execute(
+                f"SELECT m.headers, m.message_id, m.sent_at, m.due {_FREE} ORDER BY m.due, m.seq LIMIT :limit",
+                {"queue": queue, "alive": json.dumps([*alive]), "limit": limit},
+            ).fetchall()
+        return [
+            Browsed(headers_of(headers), id_, sent_at, wall + due - now if due > now else None)
+            for headers, id_, sent_at, due in rows
+        ]
 
     def shrink(self) -> None:
         """Return some of the free pages to the file system, if more than half of the file is free."""

@@ -10,14 +10,20 @@ from functools import partial
 from typing_extensions import override
 
 from steadyworker.adapter import (
+    Browsed,
+    Browses,
     Capabilities,
     Delays,
+    Depth,
     Finding,
+    OutgoingMessage,
+    PublishesMany,
     QueueSpec,
     Renamable,
     Settings,
     Uncounted,
 )
+from steadyworker.errors import PublishFailed
 from steadyworker.findings import FindingTexts
 from steadyworker.network.adapter import NetworkAdapter
 from steadyworker.network.errors import Refused
@@ -25,12 +31,14 @@ from steadyworker.network.iothread import IoThread
 from steadyworker.network.loop import PlainLoop
 from steadyworker.network.preparation import Preparation
 from steadyworker.network.url import has_host_of, identity_of, unencrypted
+from steadyworker_stomp.browse import browse
 from steadyworker_stomp.checks.census import census, has_queue
 from steadyworker_stomp.checks.findings import find
 from steadyworker_stomp.connection import ask, brief, visit
 from steadyworker_stomp.consumer import StompConsumer
 from steadyworker_stomp.deadletters import StompDeadLetters, patient
 from steadyworker_stomp.declare import prepare_at
+from steadyworker_stomp.depth import depth_of
 from steadyworker_stomp.publisher import StompPublisher
 from steadyworker_stomp.topology import check_names
 from steadyworker_stomp.url import StompUrl, parse_url
@@ -41,7 +49,7 @@ _SILENT = 4.0
 """Heart-beats after which both brokers have noticed a dead consumer, with the tolerance that is recommended for Classic."""
 
 
-class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Renamable):
+class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], PublishesMany, Renamable, Browses):
     """
     The adapter for one queue of one broker and one worker process. The adapter connects at its first use.
 
@@ -62,6 +70,10 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Rena
         self._io = IoThread(f"stomp {spec.queue}", settings.clock, PlainLoop)
         self._consumer = StompConsumer(self._io, self._url, self._preparation, spec, settings)
         self._publisher = StompPublisher(self._io, self._url, self._preparation, spec, settings)
+
+    @override
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
+        return self._publisher.publish_many(messages)
 
     @property
     @override
@@ -102,6 +114,16 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Rena
         """Return the number of connections that consume the queue; Uncounted if the user has no right to ask."""
         with ask(self._url(), self._settings.clock) as visited:
             return census(visited, self._spec.queue)
+
+    @override
+    def depth(self) -> Depth:
+        """Return the numbers of messages and consumers, as far as the broker reports them to this user (`depth.py`)."""
+        return depth_of(self._url(), self._spec, self._settings.clock)
+
+    @override
+    def browse(self, limit: int) -> Iterator[Browsed]:
+        """Yield messages. Classic also shows the messages that consumers hold, and Artemis shows at most its first 200 ready messages."""
+        return browse(self._url(), self._spec.queue, limit, self._settings.clock)
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

@@ -6,7 +6,7 @@ STOMP has no way to read a message without consuming it, so the reader holds eac
 
 **The end.** A queue does not report to a client how many messages it has. A reader must not confuse a slow broker with an empty queue.
 On Classic, the reader browses with a selector that no message matches. Classic sends the mark of the end after the last letter.
-On Artemis, the reader asks for the messages that wait. If the user has no right to ask, a second without a letter counts as the end of the queue.
+On Artemis, the reader asks the broker's management which messages wait in the queue. If the user has no right to ask, a second without a letter counts as the end of the queue.
 
 **The beginning.** If a letter arrives during a reading, the reader leaves the letter to the next reader. So each reading ends.
 On Classic, a selector compares the letter's time of arrival with the time of the beginning, both by the broker's clock.
@@ -38,7 +38,7 @@ from steadyworker.network.errors import Silent
 from steadyworker_stomp.checks.artemis import dead_letter_address, newest, waiting
 from steadyworker_stomp.checks.census import has_queue, subscriptions
 from steadyworker_stomp.connection import Received, Visit
-from steadyworker_stomp.dialects import ARTEMIS, CLASSIC
+from steadyworker_stomp.dialects import ARTEMIS, CLASSIC, quoted
 from steadyworker_stomp.errors import BrokerError, translated
 from steadyworker_stomp.messages import delivery_of, frame_of
 from steadyworker_stomp.url import StompUrl
@@ -227,7 +227,7 @@ class _LetterReader:
         if self.dialect is CLASSIC:
             self._selector = f"JMSActiveMQBrokerInTime <= {self._now()}"
         else:
-            self._selector = " OR ".join(f"{self.dialect.origin} = {_quoted(queue)}" for queue in sorted(self._origins))
+            self._selector = " OR ".join(f"{self.dialect.origin} = {quoted(queue)}" for queue in sorted(self._origins))
             self._newest = self._asked(newest)
         self._subscribed = {**self.dialect.subscribed, **({"selector": self._selector} if self._selector else {})}
         self._free = next(self._numbers)
@@ -408,8 +408,3 @@ class _LetterReader:
     def _asked(self, question: Callable[[Visit], Value]) -> Value:
         with self._ask() as asked:
             return question(asked)
-
-
-def _quoted(text: str) -> str:
-    """Return the text as a quoted string for a selector."""
-    return "'" + text.replace("'", "''") + "'"

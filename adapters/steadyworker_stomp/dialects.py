@@ -182,3 +182,8 @@ def version_of(server: str) -> Version:
     """Return the version in a broker's name for itself; empty if the name has no version."""
     found = _SERVER.match(server)
     return tuple(map(int, found["version"].split("."))) if found else ()
+
+
+def quoted(text: str) -> str:
+    """Return the text as a quoted string for a selector."""
+    return "'" + text.replace("'", "''") + "'"

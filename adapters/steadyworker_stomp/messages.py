@@ -72,7 +72,7 @@ def delivery_of(epoch: int, queue: str, dialect: Dialect, headers: Mapping[str, 
         headers=shown,
         message_id=dialect.message_id(headers),
         redelivered=dialect.redelivered(headers),
-        sent_at=_sent_at(headers),
+        sent_at=sent_at(headers),
         brokers_own=frozenset(own),
         origin=dialect.origin_of(headers),
         unshown=dialect.unshown(headers, body),
@@ -145,7 +145,8 @@ def _is_brokers(name: str) -> bool:
     return name in _BROKERS_OWN or (name.startswith(_BROKERS_PREFIXES) and name not in _PROPERTIES)
 
 
-def _sent_at(headers: Mapping[str, str]) -> float | None:
+def sent_at(headers: Mapping[str, str]) -> float | None:
+    """Return the time at which a message was sent, in seconds since 1970; None if it has no time."""
     text = headers.get("timestamp", "")
     return int(text) / 1000 if text.isdecimal() and text != "0" else None
 

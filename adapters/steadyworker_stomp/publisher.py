@@ -9,7 +9,7 @@ The thread that publishes a message also writes it to the socket.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ class StompPublisher:
     """
     The publisher of one queue's messages.
 
-    Any thread may call `publish`. Only the I/O thread may call the other methods.
+    Any thread may call `publish` and `publish_many`. Only the I/O thread may call the other methods.
 
     Args:
         io: The I/O thread.
@@ -88,21 +88,38 @@ class StompPublisher:
             PublishFailed: The result is unknown, or the broker accepts no messages now.
             ValueError: A new message is over the limits.
         """
-        if message.first:
-            check_size("a body", len(message.body), self._settings.max_body)
-        connection = self._connected(message)
-        dialect = connection.dialect
-        queue = queue_of(self._spec, message)
-        if message.first:
-            check_size("a header line", longest_line(frame_headers(message, dialect)), LINE_BYTES)
-        headers, body = frame_of(message, dialect)
-        flight = self._begin_flight()
+        (error,) = self.publish_many([message])
+        if error is not None:
+            raise error
+
+    def publish_many(self, messages: Sequence[OutgoingMessage]) -> list[PublishFailed | None]:
+        """Write all the messages, then wait for each receipt; errors as `publish` raises them."""
+        for message in messages:
+            if message.first:
+                check_size("a body", len(message.body), self._settings.max_body)
         try:
-            receipt = connection.send(dialect.destination(queue), body, headers)
-            self._confirmed(connection, receipt, queue, flight)
+            connection = self._connected(messages)
+        except NotPublished as error:
+            return [error] * len(messages)
+        frames = [self._frame(message, connection.dialect) for message in messages]
+        flights = [self._begin_flight() for _ in frames]
+        try:
+            receipts = [connection.send(destination, body, headers) for _, destination, headers, body in frames]
+            return [
+                self._confirmed(connection, receipt, queue, flight)
+                for receipt, flight, (queue, *_) in zip(receipts, flights, frames, strict=True)
+            ]
         finally:
             with self._lock:
-                self._flights.remove(flight)
+                for flight in flights:
+                    self._flights.remove(flight)
+
+    def _frame(self, message: OutgoingMessage, dialect: Dialect) -> tuple[str, str, Mapping[str, str], bytes]:
+        """Return the queue of a message, its destination, its header lines and its body; raise ValueError for a line over the limit."""
+        if message.first:
+            check_size("a header line", longest_line(frame_headers(message, dialect)), LINE_BYTES)
+        queue = queue_of(self._spec, message)
+        return queue, dialect.destination(queue), *frame_of(message, dialect)
 
     def _begin_flight(self) -> _Flight:
         """Record a message that is under way. It shares the connection with all other messages under way."""
@@ -112,36 +129,45 @@ class StompPublisher:
             self._flights.append(_Flight(alone=not self._flights))
             return self._flights[-1]
 
-    def _confirmed(self, connection: StompConnection, receipt: Future[None], queue: str, flight: _Flight) -> None:
+    def _confirmed(
+        self, connection: StompConnection, receipt: Future[None], queue: str, flight: _Flight
+    ) -> PublishFailed | None:
+        """Return the error of a message, or None when the broker has confirmed the message."""
         try:
             receipt.result(owed.ANSWER_WITHIN)
         except TimeoutError as error:
             if not receipt.done():
                 silent = f"Expected a receipt from queue {queue!r} within {owed.ANSWER_WITHIN:g} s, got none"
                 connection.abort(Silent("no receipt for a message"))
-                raise PublishFailed(
+                return PublishFailed(
                     f"{silent}: check whether the broker is overloaded, or slows senders because its memory or disk is full. "
                     "The queue may have the message all the same."
-                ) from None
-            raise self._failed(queue, error, flight) from error
-        except Exception as error:
-            raise self._failed(queue, error, flight) from error
+                )
+            return self._failed(queue, error, flight)
+        except Exception as error:  # noqa: BLE001 - the result has the error
+            return self._failed(queue, error, flight)
+        return None
 
-    def _connected(self, message: OutgoingMessage) -> StompConnection:
+    def _connected(self, messages: Sequence[OutgoingMessage]) -> StompConnection:
         """Return an open connection; raise NotPublished if no connection opens in time."""
         try:
-            if message.to is Target.LATER:
+            if any(message.to is Target.LATER for message in messages):
                 self._preparation.prepared()
             return self._io.ask(self._get_connection, owed.ANSWER_WITHIN)
         except TimeoutError:
             raise NotPublished(
-                f"Expected a connection to publish to queue {queue_of(self._spec, message)!r} within {owed.ANSWER_WITHIN:g} s, "
+                f"Expected a connection to publish to queue {queue_of(self._spec, messages[0])!r} within {owed.ANSWER_WITHIN:g} s, "
                 "got none: check whether the broker runs, and can be reached."
             ) from None
         except (BrokerUnavailable, ConfigError) as error:
             raise NotPublished(str(error)) from error
 
     def _failed(self, queue: str, error: Exception, flight: _Flight) -> PublishFailed:
+        failed = self._translated(queue, error, flight)
+        failed.__cause__ = error
+        return failed
+
+    def _translated(self, queue: str, error: Exception, flight: _Flight) -> PublishFailed:
         if is_too_large(error) and flight.alone:  # the broker does not name the frame that it refuses
             return MessageRefused(
                 f"Expected the queue {queue!r} to accept a message, got: {error}: raise wireFormat.maxFrameSize and "

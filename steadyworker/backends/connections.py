@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from steadyworker.adapter import Adapter, Uncounted
 from steadyworker.backends.opening import LIVES, namespace_of, open_adapter_for, open_ledger
+from steadyworker.backends.questions import ShortQuestions
 from steadyworker.config.resolve import Options
-from steadyworker.errors import ConfigError, UnknownQueue
+from steadyworker.errors import BrokerUnavailable, ConfigError, UnknownQueue
 from steadyworker.ledger.base import JobId, Ledger
 from steadyworker.ledger.lease import QUIET, registered_name
 from steadyworker.names import QUEUE_NAME
@@ -21,6 +22,8 @@ from steadyworker.units import count_text
 from steadyworker.worker import WORKER, Worker
 
 _CLOSE_WITHIN = 5.0
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,18 @@ def job_queue(to: type[Worker[Any, Any]] | str, options: Options) -> JobQueue:
     return JobQueue(spec, spec.queue, spec.key_header, payload_type(to))
 
 
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """
+    A job that the ledger may have.
+
+    `away` is the reason why the broker was not asked about the namespace; empty if the broker has confirmed the namespace.
+    """
+
+    id: JobId
+    away: str
+
+
 class Connections:
     """
     The connections of one process, each opened at its first use; thread-safe.
@@ -86,6 +101,7 @@ class Connections:
         self._namespaces: dict[str, str] = {}
         self._shared: set[str] = set()
         self._ledger: Ledger | None = None
+        self._questions = ShortQuestions()
 
     def adapter(self, queue: JobQueue) -> Adapter:
         """Return the adapter of this queue, without starting it."""
@@ -161,6 +177,41 @@ class Connections:
         """Return the id of this key's current job, the key's last round; raise UnknownQueue for an unknown queue."""
         return JobId(self.namespace(queue), queue.name, key, self.last_round(queue, key) or 0)
 
+    def found_job(self, queue: JobQueue, key: str) -> FoundJob:
+        """
+        Return the id of this key's current job as `last_job` does, also while the broker is away.
+
+        If the broker does not respond within seconds, the ledger alone decides on the namespace.
+        This is the setting `namespace`, or without it, the only namespace in which the ledger has this queue.
+
+        Raises:
+            BrokerUnavailable: The broker is away, and the ledger has the queue in no namespace, or in several.
+        """
+        away = ""
+        try:
+            is_known = queue.name in self._shared
+            namespace = self.namespace(queue) if is_known else self.ask_soon(lambda: self.namespace(queue))
+        except BrokerUnavailable as error:
+            away, namespace = str(error), self._bound_namespace(queue, error)
+        round_ = self.ledger().last_round(namespace, queue.name, key)
+        return FoundJob(JobId(namespace, queue.name, key, round_ or 0), away)
+
+    def ask_soon(self, question: Callable[[], Answer]) -> Answer:
+        """Return the answer to a question to the broker; raise BrokerUnavailable if there is none within seconds."""
+        return self._questions.ask(question)
+
+    def _bound_namespace(self, queue: JobQueue, error: BrokerUnavailable) -> str:
+        bound = [namespace for namespace, name in self.ledger().bindings() if name == queue.name]
+        wanted = self._options.namespace
+        if found := [namespace for namespace in bound if wanted in (None, namespace)]:
+            if len(found) == 1:
+                return found[0]
+            raise BrokerUnavailable(
+                f"{error} Without the broker, the ledger must know one namespace of queue {queue.name!r}, "
+                f"but it knows {count_text(len(found), 'namespace')}: set --namespace as the workers have it."
+            ) from error
+        raise error
+
     def _seen_queues(self, queue: JobQueue) -> Sequence[str]:
         return self.ledger().queues(self._options.namespace or self.adapter(queue).identity())
 
@@ -170,6 +221,8 @@ class Connections:
             for adapter in self._adapters.values():
                 adapter.stop(_CLOSE_WITHIN)
             self._adapters.clear()
+        self._questions.close(1.0)
+        with self._lock:
             if self._ledger is not None:
                 self._ledger.close()
                 self._ledger = None

@@ -17,7 +17,7 @@ from typing import Any
 import click
 from typing_extensions import override
 
-from steadyworker.cli.group import Group
+from steadyworker.cli.group import Group, own_first
 from steadyworker.cli.streams import OutputFailed, discard_output, prepare
 from steadyworker.errors import (
     BadPayload,
@@ -39,13 +39,13 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (0, "Done. For run: every job ended or was given back; --max-jobs or --idle-exit was reached."),
     (
         NEGATIVE,
-        "A negative result: a file does not match its manifest, a job has already ended, a key has no dead letter. For explain and trace: something was found.",
+        "A negative result: a file does not match its manifest, a job has already ended, a key has no dead letter. For queues: a limit is exceeded. For explain and trace: something was found.",
     ),
     (USAGE, "Wrong usage: an unknown command or option, or a missing argument."),
     (DATA, "An invalid payload, or an invalid file of jobs: nothing was sent."),
     (
         UNAVAILABLE,
-        "Broker, ledger or --source unreachable, or no confirm; or another reader holds the dead letters. For run: broker away for --give-up-after.",
+        "Broker, ledger or --source unreachable, or no confirm; or another reader holds the dead letters. For queues: a number that a limit needs is unknown. For run: broker away for --give-up-after.",
     ),
     (INTERNAL, "An internal error. For run also: setup failed three times in a row."),
     (OUTPUT, "Standard output could not be written: a full disk, or a closed pipe."),
@@ -61,7 +61,11 @@ _VERBS = {
     "exec": "Run a program for each message of a queue.",
     "send": "Send one job, or a file of jobs.",
     "check": "Run the checks of `run`, and show where each setting comes from.",
-    "jobs": "List or watch jobs.",
+    "jobs": "List or watch jobs: what needs a person comes first.",
+    "show": "Show the story of one job.",
+    "queues": "List what waits in each queue, with exit codes for alerts.",
+    "workers": "List the worker processes, and what each needs.",
+    "find": "Find a job's record, and its message in the queue.",
     "retry": "Send the message of an unfinished job again, from the ledger's copy.",
     "cancel": "Cancel a job that is running, waiting, or not yet received.",
     "dead": "List, show, replay or drop dead letters.",
@@ -101,7 +105,9 @@ A setting can be given in three places; the first of these places that has it wi
 `steadyworker check` shows where each value comes from.
 
 \b
-Shell completion (bash; zsh and fish work the same way):
+Shell completion of commands, options, Workers, queues and keys
+(bash; zsh and fish work the same way, without the first line):
+  COMP_WORDBREAKS=${COMP_WORDBREAKS//:}
   eval "$(_STEADYWORKER_COMPLETE=bash_source steadyworker)"
 """
 
@@ -120,9 +126,10 @@ class _Verbs(Group):
         if cmd_name not in _VERBS:
             from steadyworker.cli.other_verbs import command_of
 
-            return command_of(cmd_name)
+            found = command_of(cmd_name)
+            return None if found is None else own_first(found)
         command: click.Command = import_module(f"steadyworker.cli.{cmd_name}").command
-        return command
+        return own_first(command)
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -35,13 +35,17 @@ _NOT_SHOWN = ("target", "cls")
     epilog="""\b
 Examples:
   steadyworker check exports:PaymentExports
+  steadyworker check exports:PaymentExports --strict             # in a pipeline, before a deploy
   steadyworker check exports:PaymentExports --json | jq .findings""",
 )
 @worker_arguments
 @settings()
+@click.option(
+    "--strict", is_flag=True, help="Also fail on a warning, such as a broker that does not respond; for a pipeline."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: settings, workers, findings.")
 @click.pass_context
-def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], as_json: bool) -> None:
+def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], strict: bool, as_json: bool) -> None:
     """
     Run the checks that `run` makes before the first message: names, delays, limits, broker, ledger, platform.
 
@@ -50,6 +54,7 @@ def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], a
     Each finding has a remedy; a note is not a problem.
     `steadyworker explain --id ID` explains a finding.
     Exit code 78 means that `run` would not start, because a finding is an error.
+    With --strict, exit code 1 means that `run` would start, but that a finding is a warning.
     """
     with _planned(targets, options) as plan:
         findings = sorted([*plan.findings(), *broken_services(options)], key=by_level)
@@ -59,7 +64,8 @@ def command(ctx: click.Context, options: Options, *, targets: tuple[str, ...], a
         json_line({"settings": shown, "workers": workers, "findings": [_finding(finding) for finding in findings]})
     else:
         _print(shown, workers, findings)
-    ctx.exit(_CONFIG if any(finding.level == "error" for finding in findings) else 0)
+    levels = {finding.level for finding in findings}
+    ctx.exit(_CONFIG if "error" in levels else int(strict and "warning" in levels))
 
 
 @contextmanager
@@ -102,7 +108,7 @@ def _text(value: Any) -> str | None:
         case None:
             return None
         case float():
-            return f"{value:g}"
+            return f"{value:.12g}"
         case tuple():
             return ",".join(f"{step:g}" for step in value)
         case Mapping():

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from steadyworker.backends.connections import Connections, job_queue
+from steadyworker.cli.completion import complete_key
 from steadyworker.cli.group import Group
 from steadyworker.cli.output import Column, instant, json_line, table, tries, without_secrets
 from steadyworker.cli.settings import client_settings
@@ -40,7 +41,7 @@ _COLUMNS = (
     Column("WHY"),
 )
 
-_keys = click.argument("keys", metavar="[KEY]...", nargs=-1)
+_keys = click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per dead letter.")
 _all = click.option("--all", "every", is_flag=True, help="Select every dead letter of the queue, instead of KEYs.")
 _with_gone = click.option(
@@ -64,7 +65,7 @@ def command() -> None:
 
     Several copies of one job count as one dead letter.
     A letter is gone if another tool dropped it, or if the dead-letter queue was purged or deleted.
-    The ledger keeps the message of a dead job for 30 days, so KEY still selects such a job; --all leaves it alone without --gone.
+    The ledger keeps the message of a dead job for 90 days (`keep_dead`), so KEY still selects such a job; --all leaves it alone without --gone.
     """
 
 

@@ -14,14 +14,11 @@ from typing import Any
 import click
 from typing_extensions import override
 
+from steadyworker.cli.group import Setting
 from steadyworker.config.options import OPTIONS, Option
 from steadyworker.config.services import all_options, options_for
 
 Function = Callable[..., Any]
-
-
-class Setting(click.Option):
-    """A setting, as an option of a verb."""
 
 
 class CommandWithSettings(click.Command):

@@ -1,4 +1,4 @@
-"""A group of commands, which answers a misspelt command with the name of the nearest known command."""
+"""A group of commands: a misspelt command is answered with the nearest known name, and each command's own options come first."""
 
 from __future__ import annotations
 
@@ -8,8 +8,27 @@ import click
 from typing_extensions import override
 
 
+class Setting(click.Option):
+    """A setting, as an option of a verb; many verbs share it."""
+
+
+def own_first(command: click.Command) -> click.Command:
+    """Order a command's parameters so that `--help` lists the settings that verbs share after the command's own options."""
+    command.params.sort(key=lambda each: isinstance(each, Setting))
+    return command
+
+
 class Group(click.Group):
-    """A command group, in which an unknown command is a usage error that names the nearest known command."""
+    """
+    A command group, in which an unknown command is a usage error that names the nearest known command.
+
+    `--help` of each command lists the command's own options first.
+    """
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return None if command is None else own_first(command)
 
     @override
     def resolve_command(

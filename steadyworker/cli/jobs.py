@@ -3,67 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
 
 import click
-from msgspec.structs import replace
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from steadyworker.cli.output import Column, ago, amount, framed, instant, json_line, span, table
+from steadyworker.backends.connections import job_queue
+from steadyworker.cli.completion import complete_key, complete_target
+from steadyworker.cli.job_lines import COLUMNS, as_record, cells, lines_of
+from steadyworker.cli.moment import moment
+from steadyworker.cli.output import json_line, padded, print_screen
 from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.cli.show import print_story
+from steadyworker.cli.targets import worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
-from steadyworker.ledger.base import JobFilter, JobId, Ledger, Orphan, Progress, Row, State
-from steadyworker.ledger.lost import OVERDUE, advice, lost
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.listing import STATES, ListedJob, Listing, Wanted
 from steadyworker.outcome import JobState
-from steadyworker.units import count_text
 
 _REFRESH = 2.0
 _MOST = 1 << 31
-_BAR = 20
-
-_COLUMNS = (
-    Column("QUEUE"),
-    Column("KEY"),
-    Column(
-        "STATE",
-        styles={"running": "cyan", "done": "green", "dead": "red", "retrying": "yellow", "interrupted": "yellow"},
-    ),
-    Column("ATTEMPTS", right=True),
-    Column("PROGRESS"),
-    Column("ELAPSED", right=True),
-    Column("LAST PROGRESS", right=True),
-    Column("WHY"),
-)
-
-_STATES = {
-    JobState.RUNNING: (State.RUNNING,),
-    JobState.INTERRUPTED: (State.INTERRUPTED,),
-    JobState.RETRYING: (State.MOVING, State.MOVED),
-    JobState.SCHEDULED: (State.MOVING, State.MOVED),
-    JobState.DONE: (State.DONE,),
-    JobState.CANCELLED: (State.MOVING, State.DEAD),
-    JobState.CANCEL_WAITING: (State.INTERRUPTED,),
-    JobState.DEAD: (State.MOVING, State.DEAD),
-}
-"""
-The possible states of a row, for each state that users see (`Row.job_state`).
-
-The ledger's query reads only rows in these states.
-"""
-
-Job = tuple[Row, Progress | None, Orphan | None]
-"""
-A job's row, its last progress, and its `Orphan`, which has the reason why the job waits.
-
-If a message of the job came within the last hour, the `Orphan` is None.
-"""
+_COUNTED = 2000
+"""The number of jobs beyond which the footer only shows that there are more, because to count a million jobs takes seconds."""
 
 
 @click.command(
@@ -71,6 +36,8 @@ If a message of the job came within the last hour, the `Orphan` is None.
     epilog="""\b
 States:
   running      a worker process runs it
+  silent       … but has not renewed its lease for this long: frozen, or cut off from the ledger
+  gone         … but is dead, or has not renewed its lease for 90 s: another takes the job over
   interrupted  a stop ended its run; it waits for a message
   retrying     a run failed; the job runs again after a delay
   scheduled    the handler raised Snooze; the job runs again after that delay
@@ -78,241 +45,145 @@ States:
   cancelled    it was cancelled; its message is in the dead-letter queue
   dead         it failed for good; its message is in the dead-letter queue (see `steadyworker dead`)
   cancel-waiting
-               it was cancelled before its first message; listed only with --state cancel-waiting
+               it was cancelled before its first message; listed only with its key or --state cancel-waiting
 \b
 Examples:
   steadyworker jobs --watch
-  steadyworker jobs --queue payment-exports --state dead
+  steadyworker jobs payment-exports export-m-17 -v
+  steadyworker jobs exports:PaymentExports --state dead --state cancelled --since yesterday
   steadyworker jobs --overdue --json | jq -r .key      # for an alert: prints nothing if no job is overdue""",
 )
-@settings("ledger", "namespace", "state_dir")
+@click.argument("target", metavar="[MODULE:CLASS|QUEUE]", required=False, shell_complete=complete_target)
+@click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
 @click.option(
-    "--watch",
-    is_flag=True,
-    help="Refresh every 2 s until Ctrl-C; if the output is not a terminal, print the list once.",
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in STATES]),
+    help="Only this state; can be given several times.",
 )
+@click.option(
+    "--since",
+    callback=moment,
+    metavar="TIME",
+    help="Only jobs that ended, started or were recorded since then: today, yesterday, 2h, 2026-01-31, 2026-01-31T09:30.",
+)
+@click.option("--grep", metavar="TEXT", help="Only jobs with this text in key, reason, error or note.")
 @click.option(
     "--overdue",
     is_flag=True,
     help="Only jobs that need an operator: their retry is more than an hour late, "
     "the lease of their worker ended more than an hour ago, or their message is lost and no worker starts them by itself.",
 )
-@click.option("--queue", metavar="NAME", help="Only this queue.")
-@click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only this state.")
 @click.option(
     "--limit",
     type=click.IntRange(0, _MOST),
     default=50,
     show_default=True,
     metavar="N",
-    help="Only the newest N; 0 for all.",
+    help="Only the first N; 0 for all.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print the whole text of WHY, on a line below its job.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Refresh every 2 s until Ctrl-C; if the output is not a terminal, print the list once.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per job.")
+@settings("ledger", "namespace", "state_dir")
 def command(
-    options: Options, *, watch: bool, overdue: bool, queue: str | None, state: str | None, limit: int, as_json: bool
+    options: Options,
+    *,
+    target: str | None,
+    keys: tuple[str, ...],
+    states: tuple[str, ...],
+    since: float | None,
+    grep: str | None,
+    overdue: bool,
+    limit: int,
+    verbose: bool,
+    watch: bool,
+    as_json: bool,
 ) -> None:
     """
-    List jobs, newest first.
+    List jobs: first those that need a person, then running, retrying and scheduled ones, then the rest, newest first.
 
-    If no message of a job came for an hour, WHY has the reason, and the command that helps.
-    With --overdue, the jobs that no worker starts by itself come first.
+    WHY has the reason of the state, and the command that helps.
+    With one KEY, show the story of this job, as `steadyworker show` does.
     """
     if watch and as_json:
         raise click.UsageError("Expected --watch or --json, got both: run `jobs --json` as often as you need it.")
+    wanted = Wanted(
+        options.namespace,
+        None if target is None else job_queue(worker_or_queue(target), options).name,
+        keys or None,
+        frozenset(map(JobState, states)) or None,
+        since,
+        grep,
+        overdue,
+    )
     with open_ledger(options) as ledger:
-
-        def chosen() -> tuple[list[Job], list[Orphan]]:
-            orphans = list(_lost(ledger, options.namespace, queue))
-            found = _chosen(
-                ledger, JobFilter(options.namespace, queue, late_by=OVERDUE if overdue else None), state, orphans
-            )
-            return list(islice(found, limit or None)), orphans
-
+        console = Console()
         if as_json:
-            for job in chosen()[0]:
-                json_line(as_record(*job))
-        elif watch and Console().is_terminal:
-            _watch(chosen, ledger.url)
-        else:
-            jobs, orphans = chosen()
-            if jobs:
-                table(_COLUMNS, _cells(jobs))
-            else:
+            now = SystemClock().wall()
+            for job in islice(Listing(ledger, wanted, now).jobs(), limit or None):
+                json_line(as_record(job, now))
+        elif wanted.keys is not None and len(wanted.keys) == 1:
+            if not print_story(ledger, wanted, verbose=verbose, as_json=False):
                 click.echo(f"No matching jobs in {ledger.url}.", err=True)
-            if not overdue:
-                _print_stranded(orphans, {row.id for row, _, _ in jobs})
+        elif watch and console.is_terminal:
+            _watch(ledger, wanted, limit, console, verbose=verbose)
+        else:
+            _print(ledger, wanted, limit, console, verbose=verbose)
 
 
-def _chosen(ledger: Ledger, wanted: JobFilter, state: str | None, orphans: Sequence[Orphan]) -> Iterator[Job]:
-    """
-    Yield the jobs of a listing.
-
-    In a listing of overdue jobs, the jobs that no worker process starts by itself come first.
-    """
-    known = {orphan.row.id: orphan for orphan in orphans}
-    first = [orphan for orphan in orphans if orphan.hindrance is not None and wanted.late_by is not None]
-    for orphan in first:
-        if state is None or orphan.row.job_state == state:
-            yield orphan.row, ledger.last_progress(orphan.row.id), orphan
-    listed = {orphan.row.id for orphan in first}
-    states = None if state is None else _STATES[JobState(state)]
-    for row, progress in ledger.jobs(replace(wanted, states=states)):
-        if _fits(row, state) and row.id not in listed:
-            yield row, progress, known.get(row.id)
-
-
-def _fits(row: Row, state: str | None) -> bool:
-    """Return whether a row has the wanted state; a listing of all states leaves out cancels that wait for their job."""
-    return row.job_state is not JobState.CANCEL_WAITING if state is None else row.job_state == state
-
-
-def _lost(ledger: Ledger, namespace: str | None, queue: str | None) -> Iterator[Orphan]:
-    """
-    Yield the overdue jobs whose message did not come.
-
-    The jobs that no worker process starts by itself come first.
-    """
-    bindings = [
-        (bound, name) for bound, name in ledger.bindings() if namespace in (None, bound) and queue in (None, name)
-    ]
-    for stranded in (True, False):
-        for bound, name in bindings:
-            yield from lost(ledger, bound, name, stranded=stranded)
-
-
-def _print_stranded(orphans: Sequence[Orphan], listed: Collection[JobId]) -> None:
-    """Print how many jobs need an operator, but are older than the jobs in the list."""
-    if count := sum(orphan.hindrance is not None and orphan.row.id not in listed for orphan in orphans):
-        jobs = (
-            f"{count_text(count, 'more job')} of which no message came for an hour, and that no worker starts by itself"
-        )
-        click.echo(f"{jobs}: `steadyworker jobs --overdue` lists them.", err=True)
-
-
-def as_record(row: Row, progress: Progress | None, orphan: Orphan | None = None) -> dict[str, Any]:
-    """
-    Return a job's record as `--json` prints it.
-
-    Instants are ISO 8601 in UTC, durations are seconds.
-    """
-    return {
-        "namespace": row.id.namespace,
-        "queue": row.id.queue,
-        "key": row.id.key,
-        "round": row.id.round,
-        "state": row.job_state.value,
-        "attempts": row.counters.attempts,
-        "crashes": row.counters.crashes,
-        "losses": row.counters.losses,
-        "interruptions": row.counters.interruptions,
-        "done": progress.done if progress else None,
-        "total": progress.total if progress else None,
-        "note": progress.note if progress else "",
-        "reason": row.reason,
-        "error_class": row.error_class,
-        "error": row.error_text,
-        "cancelled": row.cancel_reason,
-        "conflicts": row.conflicts,
-        "due_in": row.due_in,
-        "late_by": row.late_by,
-        "message_missing_for": orphan.unseen_for if orphan else None,
-        "hindrance": orphan.hindrance.value if orphan and orphan.hindrance else None,
-        "fence": row.fence,
-        "worker": row.worker,
-        "owner": row.owner,
-        "uid": row.uid,
-        "created_at": instant(row.created_at),
-        "started_at": instant(row.started_at),
-        "ended_at": instant(row.ended_at),
-        "last_progress": instant(progress.at) if progress else None,
-    }
-
-
-def _cells(jobs: Sequence[Job]) -> list[list[str]]:
+def _print(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verbose: bool) -> None:
     now = SystemClock().wall()
-    return [_fixed(job, now, _progress_text(job[1])) for job in jobs]
+    jobs = Listing(ledger, wanted, now).jobs()
+    shown = list(islice(jobs, limit or None))
+    if not shown:
+        click.echo(f"No matching jobs in {ledger.url}.", err=True)
+    elif console.is_terminal:
+        print_screen(console, lines_of(shown, console.width, now, verbose=verbose))
+    else:
+        padded(COLUMNS, [cells(job, now) for job in shown])
+    if footer := _footer(len(shown), jobs):
+        click.echo(footer, err=True)
 
 
-def _fixed(job: Job, now: float, shown: Any) -> list[Any]:
-    row, progress, orphan = job
-    running = row.state is State.RUNNING
-    elapsed = None if row.started_at is None else (row.ended_at or now) - row.started_at
-    return [
-        row.id.queue,
-        row.id.key if not row.id.round else f"{row.id.key} (round {row.id.round})",
-        row.job_state.value,
-        str(row.counters.attempts),
-        shown,
-        span(elapsed if running or row.ended_at is not None else None),
-        ago(now - progress.at if progress and running else None),
-        why(row, orphan),
-    ]
+def _footer(shown: int, rest: Iterator[ListedJob]) -> str:
+    """Return how many jobs the listing has left out, or an empty text."""
+    more = sum(1 for _ in islice(rest, _COUNTED + 1))
+    if not more:
+        return ""
+    count = f"{shown + more:,}" if more <= _COUNTED else f"more than {shown + _COUNTED:,}"
+    return f"{shown:,} of {count}; --limit 0 for all"
 
 
-def why(row: Row, orphan: Orphan | None = None) -> str:
-    """Return the text of the column WHY: the cause of the job's state, a wait or delay, and the last error."""
-    crashes, losses = row.counters.crashes, row.counters.losses
-    parts = [
-        f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
-        f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
-        f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
-        f"no message came for {span(orphan.unseen_for)}; {advice(orphan)}" if orphan is not None else "",
-        row.reason,
-        _error(row),
-        ", ".join(
-            text
-            for number, text in (
-                (crashes, count_text(crashes, "crash", "crashes")),
-                (losses, count_text(losses, "loss", "losses")),
-            )
-            if number
-        ),
-        f"dead letters with this key and another payload: {row.conflicts}" if row.conflicts else "",
-    ]
-    return "; ".join(dict.fromkeys(part for part in parts if part))
-
-
-def _error(row: Row) -> str:
-    """Return the last error, unless the reason already contains it."""
-    error = ": ".join(part for part in (row.error_class, row.error_text) if part)
-    return "" if row.error_text and row.error_text in row.reason else error
-
-
-def _progress_text(progress: Progress | None) -> str:
-    if progress is None or progress.done is None:
-        return progress.note if progress else ""
-    if not progress.total:
-        return f"{amount(progress.done)} {progress.note}".rstrip()
-    return f"{amount(progress.done)}/{amount(progress.total)} ({progress.done / progress.total:.0%}) {progress.note}".rstrip()
-
-
-def _progress_bar(row: Row, progress: Progress | None) -> Any:
-    text = Text(_progress_text(progress))
-    if progress is None or progress.done is None or not progress.total or row.state is not State.RUNNING:
-        return text
-    side_by_side = Table.grid(padding=(0, 1))
-    side_by_side.add_row(ProgressBar(total=progress.total, completed=progress.done, width=_BAR), text)
-    return side_by_side
-
-
-def _watch(chosen: Any, where: str) -> None:
+def _watch(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verbose: bool) -> None:
     """
     Show the jobs until Ctrl-C.
 
     This function reads the ledger again and again, but never writes to it.
     """
 
-    def picture() -> Any:
+    def picture() -> Group:
         now = SystemClock().wall()
-        jobs, _ = chosen()
-        rows = [_fixed(job, now, _progress_bar(*job[:2])) for job in jobs]
-        footer = Text(f"{count_text(len(jobs), 'job')} in {where}; Ctrl-C ends only this view", style="dim")
-        return Group(framed(_COLUMNS, rows), footer)
+        jobs = Listing(ledger, wanted, now).jobs()
+        shown = list(islice(jobs, min(limit or _MOST, max(1, console.height - 3))))
+        lines = lines_of(shown, console.width, now, verbose=verbose, bar=True) if shown else iter(())
+        footer = _footer(len(shown), jobs) or f"all jobs in {ledger.url}"
+        return Group(*lines, Text(f"{footer}; Ctrl-C ends only this view", style="dim", no_wrap=True))
 
-    with Live(picture(), auto_refresh=False) as live:
-        try:
+    watched(picture)
+
+
+def watched(picture: Callable[[], Group]) -> None:
+    """Show a picture, and refresh it until Ctrl-C."""
+    try:
+        with Live(picture(), auto_refresh=False) as live:
             while True:
                 time.sleep(_REFRESH)
                 live.update(picture(), refresh=True)
-        except KeyboardInterrupt:
-            return
+    except KeyboardInterrupt:
+        return

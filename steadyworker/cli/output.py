@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import click
 import msgspec
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,15 +28,31 @@ from steadyworker.units import count_text
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _EXACT = 1e15  # a float of this size or more is no exact count
 _PADDING = 3  # characters between two columns on a terminal
+_GAP = 2  # characters between two columns of a screen
+_TEXT_SHARE = 0.28  # of a screen's width, which its last column has at least
+_EMPTY = ("", "–")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; `styles` maps a cell's text to its colour on a terminal."""
+    """
+    One column of a table.
+
+    Attributes:
+        title: The text above it.
+        right: Whether its cells are at its right edge.
+        styles: The colour on a terminal, by the first word of a cell.
+        rank: A screen that is too narrow leaves out the columns of the highest rank first, but never one of rank 0.
+        least: The width to which a narrow screen cuts the column; 0 if it cuts nothing from it.
+        most: The largest width on a screen.
+    """
 
     title: str
     right: bool = False
     styles: dict[str, str] | None = None
+    rank: int = 0
+    least: int = 0
+    most: int | None = None
 
 
 def json_line(value: Any) -> None:
@@ -71,8 +88,13 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         console.width = max(console.width, sum(len(column.title) + _PADDING for column in columns))
         console.print(framed(columns, rows))
     else:
-        for line in _padded([[column.title for column in columns], *rows]):
-            click.echo(line)
+        padded(columns, rows)
+
+
+def padded(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under their titles as plain text, padded with spaces, and never cut or wrapped."""
+    for line in _padded([[column.title for column in columns], *rows]):
+        click.echo(line)
 
 
 def framed(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
@@ -92,13 +114,76 @@ def framed(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
 def _cell(column: Column, cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
-    return Text(printable(cell), style=(column.styles or {}).get(cell, ""))
+    return Text(printable(cell), style=(column.styles or {}).get(cell.partition(" ")[0], ""))
+
+
+def screen(
+    columns: Sequence[Column], rows: Sequence[Sequence[Any]], width: int, details: Sequence[str] = ()
+) -> Iterator[Text]:
+    """
+    Yield the lines of a table for a terminal of this width: the titles, and one line a row.
+
+    Columns without a value are left out, and those that have no room; the last column gets the rest of the width.
+    What does not fit into a cell ends with "…"; if the last cell is cut, the row's text in `details` follows on a line of its own.
+    """
+    cells = [[_cell(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
+    shown = [
+        place
+        for place, column in enumerate(columns)
+        if not column.rank or any(row[place].plain not in _EMPTY for row in cells)
+    ]
+    natural: list[int] = [
+        min(column.most or width, max(cell_len(column.title), *(row[place].cell_len for row in cells), 0))
+        for place, column in enumerate(columns)
+    ]
+
+    widths = [min(column.least or wide, wide) for column, wide in zip(columns, natural, strict=True)]
+
+    least_text = int(width * _TEXT_SHARE)
+
+    def free() -> int:
+        return width - sum(widths[place] + _GAP for place in shown[:-1]) - min(natural[shown[-1]], least_text)
+
+    while free() < 0 and (rank := max(columns[place].rank for place in shown)):
+        shown = [place for place in shown if columns[place].rank != rank or place == shown[-1]]
+    for place in shown[:-1]:
+        widths[place] += max(0, min(free(), natural[place] - widths[place]))
+    last = shown[-1]
+    widths[last] = max(least_text, width - sum(widths[place] + _GAP for place in shown[:-1]))
+    titles = [Text(column.title, style="bold") for column in columns]
+    for number, row in enumerate([titles, *cells]):
+        line = Text(no_wrap=True)
+        for place in shown:
+            cell = row[place].copy()
+            cell.truncate(widths[place], overflow="ellipsis")
+            pad = widths[place] - cell.cell_len if place != last else 0
+            line.append(" " * pad if columns[place].right else "")
+            line.append_text(cell)
+            line.append("" if place == last else " " * (_GAP + (0 if columns[place].right else pad)))
+        line.rstrip()
+        yield line
+        if number and number <= len(details) and row[last].cell_len > widths[last]:
+            yield Text(f"  {printable(details[number - 1])}", style="dim")
 
 
 def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+
+
+CUT = "WHY is cut: -v prints the whole text on a line below"
+"""The hint below a screen on which a text is cut."""
+
+
+def print_screen(console: Console, lines: Iterator[Text]) -> None:
+    """Print the lines of a screen; if a line is cut, print to standard error how to read the whole text."""
+    cut = False
+    for line in lines:
+        cut = cut or line.plain.endswith("…")
+        console.print(line, no_wrap=True, soft_wrap=True, highlight=False)
+    if cut:
+        click.echo(CUT, err=True)
 
 
 def tries(attempts: int, crashes: int, losses: int) -> str:
@@ -120,6 +205,14 @@ def span(seconds: float | None) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02} min"
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
+
+
+def clock_time(wall: float | None, now: float) -> str:
+    """Return a wall-clock time for people, in the local time zone: `03:12` today, otherwise `26 Nov 03:12`; "–" for None."""
+    if instant(wall) is None or wall is None:
+        return "–"
+    then, today = (datetime.fromtimestamp(at).astimezone() for at in (wall, now))
+    return f"{then:%H:%M}" if then.date() == today.date() else f"{then:%d %b %H:%M}"
 
 
 def ago(seconds: float | None) -> str:

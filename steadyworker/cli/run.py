@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from steadyworker.cli.flags import CommandWithSettings, every_setting
-from steadyworker.cli.targets import find_worker
+from steadyworker.cli.targets import find_worker, worker_arguments
 from steadyworker.config import resolve
 from steadyworker.config.options import PREFIX
 from steadyworker.errors import ConfigError
@@ -49,7 +49,7 @@ Exit codes:
   78   an invalid setting, a failed check or a refused login:
        do not restart (systemd: RestartPreventExitStatus=78)""",
 )
-@click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
+@worker_arguments
 @click.option(
     "--reload", is_flag=True, help="For development: start again when a Python file below this folder changes."
 )

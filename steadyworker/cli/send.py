@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.cli.output import json_line
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import queue_argument, worker_or_queue
-from steadyworker.client import Client, message
+from steadyworker.client import Client, NewJob, message
 from steadyworker.config.resolve import Options
+from steadyworker.delivery import KEY
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError, delay_in_seconds
 from steadyworker.text.plain_text import printable
 from steadyworker.worker import Worker
@@ -38,6 +40,14 @@ class _JobToSend(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     again: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _FileLine:
+    """A checked job with its key, and the number of its line in the file; 0 without a file."""
+
+    number: int
+    job: NewJob[Any]
+
+
 def _seconds(_ctx: click.Context, _option: click.Parameter, text: str) -> float:
     try:
         return delay_in_seconds(text)
@@ -52,6 +62,7 @@ Examples:
   steadyworker send exports:PaymentExports '{"merchant": "m-17"}' --key export-m-17-2024-06
   steadyworker send payment-exports '{"merchant": "m-17"}' --delay 300     # by queue name: needs no code
   steadyworker send exports:PaymentExports - < payload.json
+  steadyworker send scans --raw - < scan.pdf                    # the bytes as they are, instead of JSON
   steadyworker send exports:PaymentExports --file jobs.jsonl
 \b
 A line of jobs.jsonl:
@@ -73,6 +84,7 @@ A line of jobs.jsonl:
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for the handler; can be repeated."
 )
+@click.option("--raw", is_flag=True, help="Send the bytes of PAYLOAD as they are, instead of JSON.")
 @click.option("--again", is_flag=True, help="Run the job even if its key has run before.")
 @click.option(
     "--file",
@@ -89,6 +101,7 @@ def command(
     key: str | None,
     delay: float,
     headers: tuple[str, ...],
+    raw: bool,
     again: bool,
     file: Path | None,
     as_json: bool,
@@ -97,45 +110,81 @@ def command(
     Send a job to a Worker or a queue, and print its key once the broker has confirmed it.
 
     PAYLOAD is JSON that matches the Worker's payload type; - reads it from standard input.
+    If the broker does not confirm every job of a file, the error names the lines to send again.
     """
     if (payload is None) == (file is None):
         got = "neither" if file is None else "both"
         raise click.UsageError(f"Expected either PAYLOAD or --file, got {got}.")
     to: To = worker_or_queue(target)
     queue = job_queue(to, options)
+    if raw:
+        queue = _raw(queue)
     if file is None:
         body = sys.stdin.buffer.read() if payload == "-" else os.fsencode(payload or "")
         wish = _JobToSend(payload=msgspec.Raw(body), key=key, delay=delay, headers=_headers(headers), again=again)
-        jobs = [(0, _checked(wish, body, queue), wish)]
-    elif key is not None or delay or headers or again:
+        jobs = [_checked(0, wish, body, queue)]
+    elif key is not None or delay or headers or again or raw:
         raise click.UsageError(
-            "Expected no --key, --delay, --header or --again together with --file: write them into the lines of the file."
+            "Expected no --key, --delay, --header, --again or --raw together with --file: write them into the lines of the file."
         )
     else:
         jobs = list(_read(file, queue))
         if not jobs:
             click.echo(f"{printable(str(file))} has no job: nothing was sent.", err=True)
-    with Client.configured(options) as client:
-        for number, value, wish in jobs:
-            sent = _send(client, to, value, wish, f"{file}:{number}: " if file else "")
-            if as_json:
-                json_line({"key": sent, "line": number or None})
-            else:
-                click.echo(sent)
-
-
-def _send(client: Client, to: To, value: object, wish: _JobToSend, where: str) -> str:
     try:
-        return client.send(to, value, key=wish.key, delay=wish.delay, headers=wish.headers, again=wish.again)
-    except (SendError, ValueError, TypeError) as error:
-        rest = "The lines before it were sent; the lines after it were not." if where else ""
-        kind = SendError if isinstance(error, SendError) else BadPayload
-        raise kind(f"{where}{error} {rest}".rstrip()) from error
+        with Client.configured(options) as client:
+            if file is None:
+                _send(client, to, jobs[0].job)
+            else:
+                client.send_many(to, [line.job for line in jobs])
+    except SendError as error:
+        if file is None:
+            raise
+        confirmed = {*error.confirmed}
+        _print([line for line in jobs if line.job.key in confirmed], as_json=as_json)
+        missing = _ranges([line.number for line in jobs if line.job.key not in confirmed])
+        raise SendError(f"{file}: {error} These lines were not confirmed: {missing}.") from error
+    except (ValueError, TypeError) as error:
+        raise BadPayload(str(error)) from error
+    _print(jobs, as_json=as_json)
 
 
-def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _JobToSend]]:
+def _send(client: Client, to: To, job: NewJob[Any]) -> None:
+    client.send(to, job.payload, key=job.key, delay=job.delay, headers=job.headers, again=job.again)
+
+
+def _print(lines: Sequence[_FileLine], *, as_json: bool) -> None:
+    for line in lines:
+        if as_json:
+            json_line({"key": line.job.key, "line": line.number or None})
+        else:
+            click.echo(line.job.key)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as text, such as `3, 7-12`."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    return ", ".join("-".join(map(str, each)) for each in ranges)
+
+
+def _raw(queue: JobQueue) -> JobQueue:
+    """Return the queue for a body that is not JSON; a Worker of another type would refuse the body."""
+    if queue.payload_type not in (Any, bytes):
+        raise click.UsageError(
+            f"Expected --raw with the name of a queue, or with a Worker whose payload is bytes, got {queue.name!r} of "
+            f"{getattr(queue.payload_type, '__name__', queue.payload_type)}: leave --raw out."
+        )
+    return replace(queue, payload_type=bytes)
+
+
+def _read(file: Path, queue: JobQueue) -> Iterator[_FileLine]:
     """
-    Yield each line's number, payload and job.
+    Yield each line's job.
 
     Raises BadPayload with the number of the first line that is wrong.
     """
@@ -146,7 +195,7 @@ def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _JobToSend
                 continue
             try:
                 wish = msgspec.json.decode(text.removeprefix(codecs.BOM_UTF8), type=_JobToSend)
-                value = _checked(wish, bytes(wish.payload), queue)
+                line = _checked(number, wish, bytes(wish.payload), queue)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise BadPayload(f"{file}:{number}: Expected {_FIELDS}, got: {error}. Nothing was sent.") from error
             except SteadyWorkerError as error:
@@ -157,21 +206,21 @@ def _read(file: Path, queue: JobQueue) -> Iterator[tuple[int, object, _JobToSend
                     f"{file}:{number}: Expected a key that no other line has, got {wish.key!r} as in line {first}: "
                     "give each job its own key, or the second does not run. Nothing was sent."
                 )
-            yield number, value, wish
+            yield line
 
 
-def _checked(wish: _JobToSend, body: bytes, queue: JobQueue) -> object:
-    """Check every value of the job, and return the payload for the client."""
+def _checked(number: int, wish: _JobToSend, body: bytes, queue: JobQueue) -> _FileLine:
+    """Check every value of the job, and return the job with its key."""
     try:
         value: object = body if queue.payload_type is bytes else payloads.decoder(Any)(body)
-        message(queue, value, key=wish.key, delay=wish.delay, headers=wish.headers)
+        checked = message(queue, value, key=wish.key, delay=wish.delay, headers=wish.headers)
     except BadPayload as error:
         raise BadPayload(
             f"Expected a payload that matches queue {queue.name!r}, got one that does not: {error}."
         ) from error
     except (ValueError, TypeError) as error:
         raise BadPayload(str(error)) from error
-    return value
+    return _FileLine(number, NewJob(value, checked.headers[KEY], wish.delay, wish.headers, wish.again))
 
 
 def _headers(pairs: tuple[str, ...]) -> dict[str, str]:

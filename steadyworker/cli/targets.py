@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from steadyworker.cli.completion import complete_key, complete_target, complete_worker
 from steadyworker.errors import ConfigError, SteadyWorkerError
 from steadyworker.names import checked_key
 from steadyworker.worker import WORKER, Worker, load_worker
@@ -31,9 +32,11 @@ def _key(_ctx: click.Context, _argument: click.Parameter, key: str) -> str:
         raise click.UsageError(f"{error} `steadyworker jobs` shows the keys.") from error
 
 
-worker_arguments = click.argument("targets", metavar="MODULE:CLASS...", nargs=-1, required=True)
-queue_argument = click.argument("target", metavar="MODULE:CLASS|QUEUE")
-key_argument = click.argument("key", callback=_key)
+worker_arguments = click.argument(
+    "targets", metavar="MODULE:CLASS...", nargs=-1, required=True, shell_complete=complete_worker
+)
+queue_argument = click.argument("target", metavar="MODULE:CLASS|QUEUE", shell_complete=complete_target)
+key_argument = click.argument("key", callback=_key, shell_complete=complete_key)
 
 
 def find_worker(target: str) -> type[Worker[Any, Any]]:

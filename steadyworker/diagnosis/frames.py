@@ -84,7 +84,8 @@ class Heartbeat(Item):
     """
     A heartbeat frame of AMQP, or one or more line ends between two frames of STOMP.
 
-    Brokers also write a line end after each STOMP frame; such a line end begins where the frame ends.
+    Brokers also write a line end directly after each STOMP frame.
+    It is an item of this class, too; by its offset, a conversation recognises it, and does not count it as a heartbeat.
     """
 
     channel: int = 0

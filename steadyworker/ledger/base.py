@@ -17,6 +17,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from steadyworker.errors import Finding
+from steadyworker.ledger.facts import Facts, OwnerReport, Pause
+from steadyworker.ledger.job_id import JobId as JobId  # noqa: PLC0414 - the ledger's callers import its values from here
+from steadyworker.ledger.retention import Retention
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -36,15 +39,6 @@ class Moving(StrEnum):
 
     RETRY = "retry"
     DEAD = "dead"
-
-
-class JobId(Struct, frozen=True):
-    """The primary key of a job's row."""
-
-    namespace: str
-    queue: str
-    key: str
-    round: int = 0
 
 
 class Token(Struct, frozen=True):
@@ -137,6 +131,40 @@ class KeptMessage(Struct, frozen=True):
     facts: bytes
 
 
+class Began(Struct, frozen=True):
+    """
+    Where and why a run begins, for people (`steadyworker.ledger.facts.Attempt`).
+
+    Attributes:
+        slot: The number of the slot within the Worker.
+        because: Why the run begins.
+        epoch: The epoch of the connection in which the message came; None for a message from the ledger.
+    """
+
+    slot: int
+    because: str
+    epoch: int | None = None
+
+
+class Ending(Struct, frozen=True):
+    """
+    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text has a recognised secret.
+
+    Attributes:
+        outcome: The name of the outcome.
+        reason, error_class, error_text: Why the run ended so.
+        traceback: The traceback of a failure, at most 16 KiB.
+        peak_memory: The peak of the run's resident memory in bytes, or None.
+    """
+
+    outcome: str
+    reason: str = ""
+    error_class: str = ""
+    error_text: str = ""
+    traceback: str = ""
+    peak_memory: int | None = None
+
+
 class Claimed(Struct, frozen=True):
     """
     The values that a claim writes, besides a new fence.
@@ -144,6 +172,7 @@ class Claimed(Struct, frozen=True):
     `seen` is the row from which the runner decided, or None if the job had no row.
     The ledger refuses the claim if the row has changed since the runner read it.
     The ledger keeps `message` with the row, unless the row has a message already.
+    The ledger records the run `run` as an attempt of the job; without `run`, it records no attempt.
     """
 
     id: JobId
@@ -153,6 +182,7 @@ class Claimed(Struct, frozen=True):
     body_sha256: bytes
     counters: Counters
     message: KeptMessage | None = None
+    run: Began | None = None
 
 
 class Verdict(Struct, frozen=True):
@@ -187,12 +217,23 @@ class Renewal(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The last progress of a run, for people; a crash can lose this progress, because its write does not wait for the disk."""
+    """
+    The last progress of a run, for people; a crash can lose this progress, because its write does not wait for the disk.
+
+    `before` is an earlier sample of the same run, as (at, done), so that people can compute the rate of the last minutes.
+    The earlier sample is at least 60 s older; as long as the run has no such sample, `before` is None.
+    The ledger makes `before` from the samples that it receives, and ignores it in a sample that it receives.
+    """
 
     done: float | None
     total: float | None
     note: str
     at: float
+    before: tuple[float, float] | None = None
+
+
+RATE_OVER = 60.0
+"""The least age of `Progress.before`, in seconds."""
 
 
 class JobFilter(Struct, frozen=True):
@@ -202,8 +243,13 @@ class JobFilter(Struct, frozen=True):
     Attributes:
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows whose state is one of these.
+        last: If True, only rows that are the last round of their key.
         late_by: Only rows that are the last round of their key, and whose `late_by` is more than this many seconds.
+        lost: With `late_by`, also the rows that are not done or dead, and whose crashes and losses together are at least this many.
         kept: If True, only rows that are the last round of their key, and whose message the ledger has.
+        snoozed: If True, only rows with the reason of a snooze; if False, only all other rows.
+        since: Only rows whose last end is at or after this wall-clock time; if the row has no end, its last start, or its creation.
+        grep: Only rows with this text in the key, reason, error, cancel reason or note; the case of ASCII letters does not matter.
     """
 
     namespace: str | None = None
@@ -211,6 +257,11 @@ class JobFilter(Struct, frozen=True):
     states: tuple[State, ...] | None = None
     late_by: float | None = None
     kept: bool = False
+    last: bool = False
+    lost: int | None = None
+    snoozed: bool | None = None
+    since: float | None = None
+    grep: str | None = None
 
 
 EVERY_ROW = JobFilter()
@@ -249,6 +300,7 @@ class OwnerSeen(Struct, frozen=True):
     A registered worker process: its owner id, its host and its queues.
 
     `seen_ago` is the number of seconds since its last registration; `dead` is true if its death is proven.
+    `report` is the state that it reported then; None if its version of SteadyWorker reports none.
     """
 
     owner: str
@@ -256,6 +308,22 @@ class OwnerSeen(Struct, frozen=True):
     queues: tuple[str, ...]
     seen_ago: float
     dead: bool
+    report: OwnerReport | None = None
+
+
+class Orders(Struct, frozen=True):
+    """
+    The orders of people that concern one worker process.
+
+    Attributes:
+        cancels: The cancel reasons of the jobs that the process holds, by uid.
+        pauses: All pauses of queues.
+        commands: True if a command waits, which `Facts.commands` returns.
+    """
+
+    cancels: Mapping[str, str]
+    pauses: tuple[Pause, ...] = ()
+    commands: bool = False
 
 
 class Ledger(Protocol):
@@ -264,6 +332,11 @@ class Ledger(Protocol):
     @property
     def url(self) -> str:
         """The URL of this ledger, without its password."""
+        ...
+
+    @property
+    def facts(self) -> Facts:
+        """The facts that people read, in the same ledger; they decide nothing."""
         ...
 
     def ledger_id(self) -> str:
@@ -286,11 +359,12 @@ class Ledger(Protocol):
         """Return every bound pair of a namespace and a queue."""
         ...
 
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+    def register(self, owner: str, host: str, queues: Sequence[str], report: OwnerReport | None = None) -> bool:
         """
         Record that this owner lives and consumes these queues; the record keeps their order and repetitions.
 
         The keeper calls this method at each renewal.
+        `owners` then returns this report, which replaces an earlier report.
         Return False if the ledger went back in time: the ledger has lost the last registration, or is a restored copy.
         Older rows of a queue then become old records (`Hindrance`).
         They also become old records after an hour without an owner of the queue.
@@ -327,7 +401,7 @@ class Ledger(Protocol):
         Return at most `limit` orphans.
         A job that moves to a dead letter becomes `dead` even without a message, so a missing message is no hindrance.
         A job that was sent again has no hindrance: this round of the job does not run, because the next round replaces it.
-        A ledger without this process's last registration went back in time, so this call returns no orphan.
+        If the ledger lacks this process's last registration, the ledger went back in time, and this call returns no orphan.
         """
         ...
 
@@ -357,10 +431,13 @@ class Ledger(Protocol):
         The ledger keeps the claim's message in the same transaction.
         The first claim of a round above 0 copies the checkpoint from the row of the previous round.
         The new fence is greater than every fence that this ledger gave before the call, and the lease begins now.
+        An attempt of the job that has no end yet ends as `lost`.
         """
         ...
 
-    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    def record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
         """
         Make these claims of jobs without a row (`seen` is None), and change these `running` jobs to `done`, in one commit.
 
@@ -378,7 +455,7 @@ class Ledger(Protocol):
         """
         Take over a job that was lost too often; return None if the ledger refuses this.
 
-        The row changes to `moving`, with this verdict and a new fence.
+        The row changes to `moving`, with this verdict and a new fence; an attempt that has no end yet ends as `lost`.
         """
         ...
 
@@ -408,19 +485,24 @@ class Ledger(Protocol):
         """
         ...
 
-    def done(self, token: Token) -> bool:
-        """Change `running` to `done`, and delete the job's message."""
+    def done(self, token: Token, end: Ending | None = None) -> bool:
+        """Change `running` to `done`, and delete the job's message; record `end` as the end of the attempt."""
         ...
 
-    def interrupted(self, token: Token, counters: Counters) -> bool:
-        """Change `running` to `interrupted`, and remove the owner; checkpoint and export_state stay."""
+    def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
+        """
+        Change `running` to `interrupted`, and remove the owner; checkpoint and export_state stay.
+
+        Record `end` as the end of the attempt.
+        """
         ...
 
-    def moving(self, token: Token, verdict: Verdict) -> bool:
+    def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
         """
         Change `running` to `moving`: the runner has decided on the settlement, and has published nothing yet.
 
         For a `moving` row, this verdict replaces the earlier verdict, because the broker has refused the earlier verdict's message.
+        Record `end` as the end of the attempt; without `end`, the attempt stays as it is.
         """
         ...
 
@@ -440,6 +522,15 @@ class Ledger(Protocol):
         This value only decides how long the ledger keeps the row.
         An implementation may commit this write together with a later call, such as `flush`.
         If the process dies before this commit, the ledger only keeps the row longer.
+        """
+        ...
+
+    def retain(self, namespace: str, queue: str, times: Retention) -> None:
+        """
+        Keep the ended jobs of this queue, and the records of their runs, for these times.
+
+        A worker process calls this method before it runs jobs of the queue.
+        The times apply to the later calls of this object only; without a call, they are `retention.USUAL`.
         """
         ...
 
@@ -465,9 +556,9 @@ class Ledger(Protocol):
         """Count a message with this job's key and another body; only the row's counter of conflicts changes."""
         ...
 
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
+    def orders(self, owner: str) -> Orders:
         """
-        Return the cancel reasons of the jobs that this owner holds, by uid; the result leaves out jobs without a mark.
+        Return the cancel marks of the jobs that this owner holds, all pauses, and whether a command waits for this owner.
 
         The call is one query, without a write.
         """
@@ -506,7 +597,7 @@ class Ledger(Protocol):
         ...
 
     def purge(self) -> int:
-        """Delete the rows whose time is over (`steadyworker.ledger.retention`), and return their number."""
+        """Delete the rows and facts whose time is over (`steadyworker.ledger.retention`), and return the number of rows of jobs."""
         ...
 
     def close(self) -> None:

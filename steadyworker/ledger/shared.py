@@ -6,7 +6,7 @@ The statements themselves differ, because each database has its own SQL, clocks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
@@ -14,9 +14,11 @@ from steadyworker.findings import FindingTexts
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import (
     Claimed,
+    Ending,
     Hindrance,
     JobFilter,
     JobId,
+    Orders,
     Orphan,
     Progress,
     Renewal,
@@ -25,7 +27,10 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.outcome import Counters
+from steadyworker.ledger.facts import CHECKPOINT_SHOWN, Attempt, Pause
+from steadyworker.ledger.owners import host_of
+from steadyworker.outcome import SNOOZED, Counters
+from steadyworker.text.plain_text import plain_text
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -44,13 +49,38 @@ ENDED = frozenset((State.DONE, State.DEAD))
 KEEP: Values = {
     "keep_moved": retention.MOVED,
     "keep_done": retention.DONE,
-    "keep_confirmed": retention.DONE_AND_KNOWN,
-    "keep_dead": retention.DEAD,
     "keep_mark": retention.CANCEL_MARK,
     "keep_owners": retention.OWNERS,
     "absence": retention.ABSENCE,
 }
 """The times of `steadyworker.ledger.retention`, in seconds."""
+
+
+class Retentions:
+    """The times for which one ledger object keeps the ended jobs of each queue."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, str], retention.Retention] = {}
+
+    def set(self, namespace: str, queue: str, times: retention.Retention) -> None:
+        """Keep the jobs of this queue for these times."""
+        self._times[namespace, queue] = times
+
+    def of(self, id: JobId) -> retention.Retention:
+        """Return the times for a job."""
+        return self._times.get((id.namespace, id.queue), retention.USUAL)
+
+    def attempts(self, now: float) -> Iterator[Values]:
+        """Yield, for each queue, the parameters of the statement that deletes old attempts; `now` is the wall clock."""
+        for (namespace, queue), times in self._times.items():
+            ended = now - times.attempts
+            # A fence is at least the wall clock in milliseconds at the claim, so an old attempt has a fence below this number.
+            yield {"namespace": namespace, "queue": queue, "ended": ended, "fence": ended * 1000}
+
+
+def dead_values(times: retention.Retention) -> Values:
+    """Return the parameters for the time that a dead job's row stays."""
+    return {"keep_dead": times.dead, "keep_cancelled": times.cancelled}
 
 
 def pk_values(id: JobId) -> Values:
@@ -102,14 +132,64 @@ def progress_values(progress: Progress, storable: Callable[[str], str]) -> Value
     return {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
 
 
+def progress_of(
+    done: float | None, total: float | None, note: str, at: float, before_at: float | None, before_done: float | None
+) -> Progress:
+    """Return the progress in these columns."""
+    before = None if before_at is None or before_done is None else (before_at, before_done)
+    return Progress(done, total, note, at, before)
+
+
+def orders_of(found: Sequence[Sequence[Any]]) -> Orders:
+    """Return the orders in these rows, each with its kind and five values."""
+    cancels = {uid: reason for kind, uid, reason, *_ in found if kind == "cancel"}
+    pauses = tuple(Pause(*values) for kind, *values in found if kind == "pause")
+    return Orders(cancels, pauses, commands=any(kind == "command" for kind, *_ in found))
+
+
 def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
-    return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
+    names = ("namespace", "queue", "late_by", "lost", "kept", "last", "snoozed", "since", "grep")
+    return {name: getattr(which, name) for name in names} | {"snooze": SNOOZED}
 
 
 def unfinished(which: JobFilter) -> bool:
     """Return whether only jobs that are neither done nor dead can fit these conditions."""
     return which.late_by is not None or not ENDED & frozenset(State if which.states is None else which.states)
+
+
+def attempt_of(found: Sequence[Any]) -> Attempt:
+    """Return the run of a row, whose columns are those of `Attempt` without the host; a checkpoint is bytes."""
+    fence, owner, *others, before, after, peak_memory = found
+    values = [fence, owner, host_of(owner), *others, checkpoint_text(before), checkpoint_text(after), peak_memory]
+    return Attempt(*values)
+
+
+def checkpoint_text(stored: bytes | None) -> str | None:
+    """Return the beginning of a checkpoint as text, without recognised secrets; None without a checkpoint."""
+    return None if stored is None else plain_text(stored, CHECKPOINT_SHOWN)
+
+
+def began_values(claim: Claimed, pid: int, version: str) -> Values:
+    """Return the values of a new attempt; without `claim.run`, all are None."""
+    run = claim.run
+    if run is None:
+        return dict.fromkeys(("pid", "slot", "version", "because", "epoch"))
+    return {"pid": pid, "slot": run.slot, "version": version, "because": run.because, "epoch": run.epoch}
+
+
+def ending_values(end: Ending | None, storable: Callable[[str], str]) -> Values:
+    """Return the values of the end of an attempt; without an end, all are None."""
+    if end is None:
+        return dict.fromkeys(("outcome", "why", "raised", "raised_text", "traceback", "peak_memory"))
+    return {
+        "outcome": end.outcome,
+        "why": storable(end.reason),
+        "raised": storable(end.error_class),
+        "raised_text": storable(end.error_text),
+        "traceback": storable(end.traceback),
+        "peak_memory": end.peak_memory,
+    }
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:

@@ -22,7 +22,7 @@ from steadyworker.adapter import Delays, Lost
 from steadyworker.delivery import KEY, QUEUE, REASON, WORKER, Delivery, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import LedgerUnavailable, MessageRefused
 from steadyworker.events import Adopted, DeliveryDeferred, DeliveryRejected, DuplicateAcked
-from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
+from steadyworker.ledger.base import Began, Claimed, Moving, Row, Verdict
 from steadyworker.ledger.rules import (
     AckDuplicate,
     Action,
@@ -220,8 +220,7 @@ class Deliveries:
     def may_begin(self) -> bool:
         """Return whether a new job could begin at once."""
         return (
-            self._state.stage is Stage.RUNNING
-            and not self._state.unfit
+            not self._state.closed
             and not self._state.ledger_away
             and not self._deps.quota.spent
             and self._state.free_slot() is not None
@@ -274,7 +273,7 @@ class Deliveries:
 
     def _claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> bool:
         delivery = envelope.delivery
-        if self._state.stage is not Stage.RUNNING or self._state.unfit:
+        if self._state.closed:
             self._give_back(delivery)
             return True
         if self._state.unreaped(envelope.id):
@@ -314,13 +313,13 @@ class Deliveries:
                 self._hold(envelope.delivery)
                 self._runs.ledger_lost(str(result))
 
-        self._writes.claim(self._claimed(envelope, None, claim), begin)
+        self._writes.claim(self._claimed(envelope, None, claim, slot), begin)
         return True
 
     def _begin(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> bool:
         """Claim a job that the quota has counted, and begin its run; return False when the ledger refused the claim."""
         began = self._deps.clock.boottime()
-        claimed = self.claim(envelope, row, claim)
+        claimed = self.claim(envelope, row, claim, slot)
         if claimed is None:
             return False
         self._start(envelope, row, claim, slot, claimed, began)
@@ -337,19 +336,21 @@ class Deliveries:
         because = self._why_again(envelope, row)
         self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=because)
 
-    def claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> Row | None:
+    def claim(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> Row | None:
         """Claim a job that the quota has counted; if the ledger refuses the claim, return None, and stop counting the job."""
         claimed = None
         try:
-            claimed = self._deps.ledger.claim(self._claimed(envelope, row, claim))
+            claimed = self._deps.ledger.claim(self._claimed(envelope, row, claim, slot))
         finally:
             if claimed is None:
                 self._deps.quota.give_back()
         return claimed
 
-    def _claimed(self, envelope: Envelope, row: Row | None, claim: Claim) -> Claimed:
-        owner, message = self._deps.owner, self._deps.to_keep(envelope)
-        return Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message)
+    def _claimed(self, envelope: Envelope, row: Row | None, claim: Claim, slot: Slot) -> Claimed:
+        owner, message, lost = self._deps.owner, self._deps.to_keep(envelope), envelope.from_ledger
+        because = report.because(row, lost=claim.lost, from_ledger=lost)
+        run = Began(slot.id, because, None if lost else envelope.delivery.epoch)
+        return Claimed(envelope.id, row, owner, envelope.hop, envelope.body_sha256, claim.counters, message, run)
 
     def _why_again(self, envelope: Envelope, row: Row | None) -> str:
         if row is None and envelope.id.round == 0 and envelope.delivery.redelivered is Redelivered.NO:

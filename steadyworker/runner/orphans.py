@@ -234,7 +234,7 @@ class Orphans:
             return False
         self._deliveries.pause()
         began = deps.clock.boottime()
-        claimed = self._deliveries.claim(envelope, row, claim)
+        claimed = self._deliveries.claim(envelope, row, claim, slot)
         if claimed is not None:
             self._report(orphan, "runs")
             self._runs.start(claimed, envelope, slot, began, lost=claim.lost, before=row, because=MESSAGE_LOST)

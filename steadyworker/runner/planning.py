@@ -71,6 +71,12 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
 
 def plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> SettlementPlan:
     """Return the plan for a run's outcome, by the Worker's retry policy (`retry.decide`)."""
+    plan = _plan_for(run, outcome, deps, waits)
+    plan.end = report.ending(run, outcome)
+    return plan
+
+
+def _plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> SettlementPlan:
     counters = count(outcome, run.row.counters, deps.clock.wall())
     delay = waits.draw(outcome, counters) if isinstance(outcome, Failed | Crashed) else 0.0
     settlement = decide(outcome, counters, deps.spec.retry, delay)

@@ -9,14 +9,35 @@ from typing import Any
 from steadyworker.clock import Clock
 from steadyworker.errors import MessageRefused
 from steadyworker.events import JobSettled
-from steadyworker.ledger.base import Moving, Row, State, Token, Verdict
-from steadyworker.outcome import CANCELLED, SNOOZED, Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
+from steadyworker.ledger.base import Ending, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.facts import Pause
+from steadyworker.outcome import (
+    CANCELLED,
+    SNOOZED,
+    Crashed,
+    Done,
+    Failed,
+    Interrupted,
+    JobState,
+    Outcome,
+    Rejected,
+    Snoozed,
+)
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan
 from steadyworker.runner.state import Run
 from steadyworker.telemetry.logs import explained, get_logger
 
 _MANY_INTERRUPTIONS = 10
 _MOST_REMEMBERED = 1000
+
+
+_BEGINS = {
+    JobState.RUNNING: "dropped",
+    JobState.INTERRUPTED: "interrupted",
+    JobState.SCHEDULED: "snoozed",
+    JobState.RETRYING: "retry",
+}
+_LOST_MESSAGE = "the broker lost its message"
 
 
 class Once:
@@ -48,6 +69,23 @@ def why(before: Row | None, *, lost: bool) -> str:
     if before is None or before.hop < 0:
         return "new"
     return "taken over" if lost else f"after {before.state.value}"
+
+
+def because(before: Row | None, *, lost: bool, from_ledger: bool) -> str:
+    """
+    Return why an attempt begins, for people; see `steadyworker.ledger.facts.Attempt`.
+
+    `before` is the job's row before the claim; `from_ledger` is true if the broker has lost the job's message.
+    """
+    if before is None or before.fence == 0:
+        why = "new"
+    elif before.hop < 0:
+        why = "replayed"
+    elif lost:
+        why = "taken over"
+    else:
+        why = _BEGINS.get(before.job_state, before.state.value)
+    return f"{why}; {_LOST_MESSAGE}" if from_ledger else why
 
 
 def name(outcome: Outcome, run: Run) -> str:
@@ -83,6 +121,12 @@ def error(outcome: Outcome) -> tuple[str, str]:
         return "", reason(outcome)
     text = outcome.reason.removeprefix(f"{outcome.error_class.rpartition('.')[2]}: ")
     return outcome.error_class, text
+
+
+def ending(run: Run, outcome: Outcome) -> Ending:
+    """Return how a run ended, for people, with the outcome's name."""
+    error_class, error_text = error(outcome)
+    return Ending(name(outcome, run), reason(outcome), error_class, error_text, run.traceback, run.peak_memory)
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
@@ -169,6 +213,15 @@ def replaced(ledger: str) -> None:
     what = "a stand-by, a restored backup or another file is in its place, and may lack what was written last"
     log = get_logger("steadyworker.runner")
     log.warning("ledger_replaced", ledger=ledger, what=what, remedy=_WENT_BACK, explain="ledger.lost-history")
+
+
+def paused(queue: str, pause: Pause | None) -> None:
+    """Log the begin or the end of a queue's pause."""
+    log = get_logger("steadyworker.runner")
+    if pause is None:
+        log.info("queue_resumed", queue=queue)
+    else:
+        log.info("queue_paused", queue=queue, who=pause.who, reason=pause.reason)
 
 
 def row_locked(token: Token) -> None:

@@ -73,8 +73,7 @@ class Requests:
             case CallService() as call:
                 self._call(run, asked.id, call)
             case CancelCall(call=id):
-                if (running := run.calls.pop(id, None)) is not None:
-                    running.cancel()
+                run.cancel_call(id)
 
     def go_on(self, run: Run) -> None:
         """Serve the requests that waited; while the run is not trusted, they wait again."""

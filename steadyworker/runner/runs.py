@@ -41,7 +41,7 @@ from steadyworker.runner.settler import NotRejected, Settler, WriteRefused
 from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState, Timers
 from steadyworker.runner.turn import Granted, TurnWrites
 from steadyworker.runner.waits import Waits
-from steadyworker.slots.base import Slot
+from steadyworker.slots.base import Ended, Slot
 
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
@@ -165,18 +165,18 @@ class Runs:
         slot.interrupt(fence, "cancelled", hard=True)
         self._timers.after(self._deps.times.cancel_grace, lambda: slot.kill(fence, Rejected(f"{CANCELLED}{reason}")))
 
-    def slot_ended(self, fence: int, outcome: Outcome) -> None:
-        """Receive the outcome of a run whose slot is free again."""
+    def slot_ended(self, ended: Ended) -> None:
+        """Receive the end of a run whose slot is free again."""
+        fence, outcome = ended.fence, ended.outcome
         run = self._state.by_fence.get(fence)
         if run is None or run.slot is None:  # a slot whose thread failed can report the end twice
             return
-        run.slot = None
+        run.slot, run.traceback, run.peak_memory = None, ended.traceback, ended.peak_memory
         if run.waiting and isinstance(outcome, Failed) and outcome.reason in _LIMITS:
             outcome = Interrupted()
         run.waiting.clear()
-        for call in run.calls.values():
-            call.cancel()
-        run.calls.clear()
+        for id in [*run.calls]:
+            run.cancel_call(id)
         if run.dropped:
             del self._state.by_fence[fence]
         else:
@@ -219,7 +219,7 @@ class Runs:
                 self._post(PlanResult(plan, run, WriteRefused("record") if result is False else result))
             self._deps.emit(event)
 
-        self._writes.end(run.token, end)
+        self._writes.end(run.token, plan.end, end)
 
     # --- from outcome to settlement --------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from steadyworker.delivery import Delivery, OutgoingMessage, Settle, Settled
-from steadyworker.ledger.base import Token, Verdict
+from steadyworker.ledger.base import Ending, Token, Verdict
 from steadyworker.outcome import Counters
 
 
@@ -82,6 +82,7 @@ class SettlementPlan:
         incoming: The message to settle; the message's delivery can be lost or replaced at any moment.
         token: The claim under which the plan writes to the ledger; None for a plan that does not write to the ledger.
         record: The ledger's first entry about the outcome.
+        end: How the run ended, which the ledger records for people with the first entry; None if it has recorded this before.
         message: The message to publish: a retry, a dead letter, or a deferred copy.
         how: The way to settle the delivery: acknowledge, release or reject it.
         at: The number of steps that are done.
@@ -102,6 +103,7 @@ class SettlementPlan:
     settled: Settled | None = None
     settled_with: Delivery | None = None
     stale: bool = False
+    end: Ending | None = None
 
     @property
     def delivery(self) -> Delivery | None:

@@ -117,11 +117,11 @@ class Settler:
         token = _token(plan)
         match plan.record:
             case RecordDone():
-                granted = self._ledger.done(token)
+                granted = self._ledger.done(token, plan.end)
             case RecordInterrupted(counters=counters):
-                granted = self._ledger.interrupted(token, counters)
+                granted = self._ledger.interrupted(token, counters, plan.end)
             case Verdict() as verdict:
-                granted = self._ledger.moving(token, verdict)
+                granted = self._ledger.moving(token, verdict, plan.end)
             case None:
                 raise AssertionError("a plan with a record step has a record")
         if not granted:

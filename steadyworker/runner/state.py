@@ -28,6 +28,7 @@ from steadyworker.delivery import Delivery
 from steadyworker.errors import NotPublished, PublishFailed
 from steadyworker.events import Listener
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Progress, Renewal, Row, Token
+from steadyworker.ledger.facts import LinkChange, Pause
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
 from steadyworker.runner.causes import BROKER, HOST, LEDGER, Cause
@@ -35,6 +36,7 @@ from steadyworker.runner.envelope import Envelope, kept
 from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
 from steadyworker.slots.base import Asked, JobService, PolledSlot, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec
+from steadyworker.telemetry.logs import get_logger
 
 EventOf = TypeVar("EventOf")
 
@@ -84,6 +86,7 @@ class Deps:
     `worker` names this process in events and dead letters.
     `submit` runs a callable on another thread, because a settlement can wait for the broker; the simulation runs it at once.
     `hurry` asks the keeper to call the ledger now instead of at the next renewal.
+    `note_link` records an event of the link to the broker, with the connection's epoch (None for the last one) and the cause, for people.
     `remember_folder` records a folder in which an export has a staging folder; a later chore then removes what a job left there.
     Without `adoption`, the runner defers each redelivery of its own runs' messages.
     Adoption saves time; correctness does not depend on it.
@@ -105,6 +108,7 @@ class Deps:
     quota: Quota = field(default_factory=Quota)
     services: Mapping[str, JobService] = field(default_factory=dict)
     remember_folder: Callable[[bytes], None] = lambda _folder: None
+    note_link: Callable[[LinkChange, int | None, str], None] = lambda _event, _epoch, _why: None
     max_body: int = 1 << 20
     adoption: bool = True
     stop_on_ledger_loss: bool = False
@@ -145,6 +149,7 @@ class Run:
         saved: True once the run has saved a checkpoint.
         waiting: Requests of the job that wait for the ledger.
         calls: Calls of services that are under way.
+        traceback, peak_memory: What the slot has reported at the end of the run, for people.
     """
 
     token: Token
@@ -163,6 +168,8 @@ class Run:
     saved: bool = False
     waiting: list[Asked] = field(default_factory=list)
     calls: dict[int, ServiceCall] = field(default_factory=dict)
+    traceback: str = ""
+    peak_memory: int | None = None
 
     @property
     def phase(self) -> Phase:
@@ -177,6 +184,18 @@ class Run:
     def delivery(self) -> Delivery | None:
         """The delivery that the run will settle; None while the run is detached."""
         return self.incoming.delivery
+
+    def cancel_call(self, id: int) -> None:
+        """Cancel a call of a service that is under way; log an error of the service, which must not end the runner."""
+        call = self.calls.pop(id, None)
+        if call is None:
+            return
+        try:
+            call.cancel()
+        except Exception:  # a package of another author can raise anything
+            about = {"key": self.token.id.key, "queue": self.token.id.queue, "fence": self.token.fence}
+            log = get_logger("steadyworker.runner")
+            log.exception("service_failed", **about, explain="steadyworker.service-failed")
 
 
 class RunnerState:
@@ -195,6 +214,7 @@ class RunnerState:
         failing: The plans that could not publish, each with the error; the runner tries again after a while.
         parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
+        pause: The pause of this queue; None if the queue is not paused.
         paused: True if the prefetch is 0 until the end of this turn, so that a released message does not return at once.
     """
 
@@ -210,6 +230,7 @@ class RunnerState:
         self.failing: dict[SettlementPlan, PublishFailed] = {}
         self.parked: dict[SettlementPlan, str] = {}
         self.adopt_until = 0.0
+        self.pause: Pause | None = None
         self.paused = False
         self._slots = deps.slots
         self._clock = deps.clock
@@ -224,6 +245,11 @@ class RunnerState:
     def unfit(self) -> bool:
         """True when a run has reported that this host cannot run the Worker's jobs."""
         return HOST in self.causes
+
+    @property
+    def closed(self) -> bool:
+        """True while a stage, a report of a run, or a pause forbids that a job begins."""
+        return self.stage is not Stage.RUNNING or self.unfit or self.pause is not None
 
     @property
     def parked_deliveries(self) -> int:
@@ -346,6 +372,13 @@ class Cancelled:
     """The cancel marks of jobs that run here: the reasons, by the jobs' uids."""
 
     marks: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A change of the pause of this queue; None if the pause is over."""
+
+    pause: Pause | None
 
 
 @dataclass(frozen=True, slots=True)

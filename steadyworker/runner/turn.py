@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Claimed, Ledger, Row, Token
+from steadyworker.ledger.base import Claimed, Ending, Ledger, Row, Token
 
 _MOST = 64
 """The largest number of writes in one commit, so that no other process waits long for the ledger."""
@@ -37,7 +37,7 @@ class TurnWrites:
         self.open = False
         self._ledger = ledger
         self._claims: list[tuple[Claimed, Begin]] = []
-        self._ends: list[tuple[Token, Callable[[Granted], None]]] = []
+        self._ends: list[tuple[Token, Ending | None, Callable[[Granted], None]]] = []
 
     @property
     def full(self) -> bool:
@@ -48,9 +48,9 @@ class TurnWrites:
         """Keep the claim of a job that seems to be new."""
         self._claims.append((claim, begin))
 
-    def end(self, token: Token, end: Callable[[Granted], None]) -> None:
+    def end(self, token: Token, ending: Ending | None, end: Callable[[Granted], None]) -> None:
         """Keep the change of a run's job to `done`."""
-        self._ends.append((token, end))
+        self._ends.append((token, ending, end))
 
     def commit(self) -> None:
         """Record the writes that wait, and pass the results on; do nothing without writes."""
@@ -62,15 +62,17 @@ class TurnWrites:
         rows: Sequence[Row | LedgerUnavailable | None]
         ended: Sequence[Granted]
         try:
-            rows, ended = self._record([claim for claim, _ in claims], [token for token, _ in ends])
+            rows, ended = self._record([claim for claim, _ in claims], [(token, ending) for token, ending, _ in ends])
         except LedgerUnavailable as error:
             rows, ended = [error] * len(claims), [error] * len(ends)
-        for (_, end), granted in zip(ends, ended, strict=True):
+        for (*_, end), granted in zip(ends, ended, strict=True):
             end(granted)
         for (_, begin), row in zip(claims, rows, strict=True):
             begin(row)
 
-    def _record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    def _record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
         if len(claims) + len(ended) > 1:
             return self._ledger.record(claims, ended)
-        return [self._ledger.claim(claim) for claim in claims], [self._ledger.done(token) for token in ended]
+        return [self._ledger.claim(claim) for claim in claims], [self._ledger.done(*end) for end in ended]

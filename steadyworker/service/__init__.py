@@ -13,10 +13,13 @@ The worker process: its parts are wired, started, watched and stopped here.
 | `watchdog.py` | finds the threads that no longer turn |
 | `checks.py` | the checks before the first message |
 | `broker_recheck.py` | repeats the checks of the broker while the process runs |
+| `depth_meter.py` | measures what waits in the queues, for screens and metrics |
 | `repeating.py` | a thread that repeats one piece of work |
 | `remedies.py` | finds the packages that have remedies for lines of the log |
 | `health.py` | the HTTP server of `/livez`, `/readyz` and `/metrics` |
 | `pool.py` | the threads for settlements that wait for the broker |
 | `reload.py` | starts the process again when a file of its code changes (`run --reload`) |
+| `owner_report.py` | the report that the process registers at each renewal |
+| `fact_batch.py` | collects the events of links, and counts runs, between two renewals |
 | `timed_ledger.py` | measures the calls of the ledger |
 """

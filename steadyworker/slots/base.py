@@ -65,13 +65,20 @@ class Asked:
 
 
 class Ended(Struct, frozen=True):
-    """The event that the run has ended; the slot sends this event once for each call of `run`."""
+    """
+    The event that the run has ended; the slot sends this event once for each call of `run`.
+
+    `traceback` is the traceback of a failure, or the stacks of a child that a fatal signal ended; otherwise empty.
+    `peak_memory` is the peak of the run's resident memory in bytes; None in a thread, or if it is not known.
+    """
 
     slot: int
     fence: int
     outcome: Outcome
     seconds: float = 0.0
     killed: bool = False
+    traceback: str = ""
+    peak_memory: int | None = None
 
 
 SlotEvent = Ready | Unready | Progressed | Asked | Ended

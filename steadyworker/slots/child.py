@@ -1,8 +1,9 @@
 """
 The program of a slot's child process.
 
-`spawn.py` starts this program with three arguments: the descriptor of the child's socket, the parent's process id, and PROTOCOL.
-If standard error is a pipe for output, a fourth argument is the descriptor for the log lines.
+`spawn.py` starts this program with four arguments: the descriptor of the child's socket, the parent's process id, PROTOCOL,
+and the descriptor of the file for the stacks of its threads.
+If standard error is a pipe for output, a fifth argument is the descriptor for the log lines.
 The child uses neither the broker nor the ledger: it exchanges frames with its worker process over the socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import fcntl
 import os
 import select
 import signal
@@ -43,9 +45,9 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import Interrupt
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
 from steadyworker.link import Answer, JobRequest, Link, Task
-from steadyworker.outcome import Done, Failed, Interrupted, Outcome
-from steadyworker.slots.dispositions import Dispositions, set_handler, watch_for_stacks_signal
-from steadyworker.slots.execute import Executor, class_name, error_text
+from steadyworker.outcome import Done, Failed, Interrupted
+from steadyworker.slots.dispositions import STDERR, Dispositions, set_handler, watch_for_stacks_signal
+from steadyworker.slots.execute import Executor, Ran, class_name, error_text
 from steadyworker.slots.frames import (
     ANY_FRAME,
     PROTOCOL,
@@ -68,7 +70,7 @@ from steadyworker.slots.frames import (
     run_ended,
 )
 from steadyworker.system.leaving import flush_logs, flush_output, leave
-from steadyworker.system.procfs import end_own_session
+from steadyworker.system.procfs import end_own_session, peak_memory, reset_peak_memory
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.python_messages import log_python_messages
 from steadyworker.worker import load_worker
@@ -79,6 +81,7 @@ _POKE_EVERY = 0.05
 _GRACE_STEP, _GRACE_STEPS = 0.002, 10
 _PR_SET_PDEATHSIG = 1
 _IOLBF = 1
+_HIGH = 500  # below the usual limit of 1,024 descriptors
 _UNCUT = frozenset({"steadyworker.link", __name__})
 
 # systemd sets these variables for the worker process, not for its children.
@@ -90,7 +93,8 @@ _OTHER_VERSION = "the installed SteadyWorker has another version than this worke
 class Child:
     """One child: its exchange of frames with the worker process, and the runs of its handler."""
 
-    def __init__(self, wire: socket.socket, clock: Clock, log: TextIO | None = None) -> None:
+    def __init__(self, wire: socket.socket, clock: Clock, stacks: int = STDERR, log: TextIO | None = None) -> None:
+        self._stacks = stacks
         self._wire = wire
         self._clock = clock
         self._log = log
@@ -121,18 +125,20 @@ class Child:
             return 1
         self._executor = executor
         self.catch_signals()  # a second time, because a user's module can have set its own handlers
-        dispositions = Dispositions()
+        dispositions = Dispositions(self._stacks)
         executor.calm = dispositions.calm
         self.send(SetupDone())
         while (order := self._orders.get()) is not None:
             task, link = order
-            outcome = _outcome_of(executor, task, link)
+            reset_peak_memory()
+            ran = _run(executor, task, link)
+            traceback, peak = ran.traceback, peak_memory(self._pid)
             try:
                 self._restore(dispositions)
             except BaseException:  # noqa: BLE001 - a signal handler of the job raised; that handler is removed before the second try
                 self._restore(dispositions)
             flush_output()
-            self.send(run_ended(task.fence, outcome))
+            self.send(run_ended(task.fence, ran.outcome, traceback, peak))
         try:
             executor.teardown()
         except BaseException:  # the child ends even after an exception
@@ -289,14 +295,14 @@ class _ChildUpstream:
         self._child.send(RequestMade(self._fence, id, request))
 
 
-def _outcome_of(executor: Executor, task: Task, link: Link) -> Outcome:
-    """Return the outcome of a run, even if the job has set a signal handler that raises after the end of the job's handler."""
+def _run(executor: Executor, task: Task, link: Link) -> Ran:
+    """Run a task, even if the job has set a signal handler that raises after the end of the job's handler."""
     try:
-        return executor.run(task, link).outcome
+        return executor.run(task, link)
     except BaseException as error:  # noqa: BLE001 - the job's signal handler can raise anything
         if executor.returned and link.raised is None:
-            return Done()
-        return Failed(error_text(error), class_name(error))
+            return Ran(Done())
+        return Ran(Failed(error_text(error), class_name(error)), error)
 
 
 def main() -> None:
@@ -305,7 +311,8 @@ def main() -> None:
     wire.set_inheritable(False)
     for name in _NOT_OURS:
         os.environ.pop(name, None)
-    child = Child(wire, SystemClock(), _log_stream(sys.argv[4:]))
+    stacks = _own_stacks_file(sys.argv[4:5])
+    child = Child(wire, SystemClock(), stacks, _log_stream(sys.argv[5:]))
     child.catch_signals()
     _let_forks_be_ended()
     # With SIG_IGN, a handler could not wait for its subprocesses.
@@ -316,8 +323,9 @@ def main() -> None:
     if sys.argv[3:4] != [str(PROTOCOL)]:
         child.send(SetupFailed(_OTHER_VERSION))
         os._exit(1)
-    faulthandler.enable()
-    watch_for_stacks_signal()
+    faulthandler.enable(stacks)
+    os.register_at_fork(after_in_child=lambda: faulthandler.enable(STDERR))  # the file has only stacks of this process
+    watch_for_stacks_signal(stacks)
     with suppress(OSError, AttributeError):  # standard output can be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _buffer_lines_of_c()
@@ -343,6 +351,24 @@ def _buffer_lines_of_c() -> None:
     with suppress(ValueError, AttributeError):  # not every C library has this name
         libc = ctypes.CDLL(None)
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
+
+
+def _own_stacks_file(arguments: Sequence[str]) -> int:
+    """
+    Return the descriptor to which this process writes the stacks of its threads, after a fatal error or STACKS_SIGNAL.
+
+    It has a high number, so that no file of a handler gets this number after the handler has closed every descriptor.
+    """
+    file = int(arguments[0]) if arguments else STDERR
+    if file == STDERR:
+        return file
+    try:
+        high = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:  # the limit of descriptors is lower
+        os.set_inheritable(file, False)  # noqa: FBT003 - its name in the standard library
+        return file
+    os.close(file)
+    return high
 
 
 def _die_with(parent: int) -> None:

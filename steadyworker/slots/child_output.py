@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -38,6 +39,7 @@ class ChildOutput:
 
     def __init__(self, ends: Mapping[str, int], queue: str, slot: PolledSlot, poll: SlotPoll, clock: Clock) -> None:
         self._names = {end: name for name, end in ends.items()}
+        self._piped = "stderr" in ends
         self._halves: dict[str, HalfLine] = {}
         self._queue = queue
         self._task: Task | None = None
@@ -65,12 +67,7 @@ class ChildOutput:
 
     def switch(self, task: Task | None) -> None:
         """Log what was printed until now, and let the lines from now on have the fields of this task; None between runs."""
-        for _ in range(_MOST_CHUNKS):
-            if not self.read():
-                break
-        for name in self._halves:
-            self.add(name, b"")
-        self._halves.clear()
+        self._complete()
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -93,6 +90,25 @@ class ChildOutput:
             fields = {"queue": self._queue} if self._task is None else self._task.context()
             self._log = OutputLog(get_logger("steadyworker.output").bind(**fields), self._clock)
         self._log.lines(name, lines)
+
+    def add_error(self, text: str) -> None:
+        """Log this text after what the child has printed, as lines of its standard error; on a terminal, write it there."""
+        if self._piped:
+            self._complete()
+            self.add("stderr", text.encode())
+            return
+        with suppress(OSError, ValueError, AttributeError):  # standard error is closed
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def _complete(self) -> None:
+        """Log what was printed until now; an unfinished line is a line."""
+        for _ in range(_MOST_CHUNKS):
+            if not self.read():
+                break
+        for name in self._halves:
+            self.add(name, b"")
+        self._halves.clear()
 
     def _close(self, end: int) -> None:
         self._ready.unregister(end)

@@ -36,7 +36,8 @@ from steadyworker.slots.frames import (
 from steadyworker.slots.guard import Guard
 from steadyworker.slots.runs import Due, Limits, SlotRun
 from steadyworker.slots.spawn import NewChild
-from steadyworker.system.procfs import end_sessions, kill_sessions, tree_rss
+from steadyworker.slots.tracebacks import stacks_text
+from steadyworker.system.procfs import end_sessions, kill_sessions, max_rss, peak_memory, tree_rss
 from steadyworker.units import size_text
 
 NEVER = float("inf")
@@ -52,6 +53,7 @@ _MOST_CHUNKS = 64
 
 _TICK = 0.5  # seconds between two checks of a run's memory
 _STACKS_TIME = 0.5  # seconds that a stalled child gets to write its stacks
+_QUICK_STACKS_TIME = 0.1  # the same for a child that may eat memory, or that has reached its time limit
 _LAST_BREATH = 1.0  # seconds that a child gets to exit after it has closed its socket
 _POLL_EVERY = 0.25  # seconds between two checks for a death without a pidfd (macOS)
 _KILL_EVERY = 0.01  # seconds between the first two kills of what is left of a dead child's session; the pause doubles
@@ -121,7 +123,7 @@ class ChildProcess:
         ping: float,
         memory_limit: int | None,
     ) -> None:
-        self._process, self._wire, ends = new
+        self._process, self._wire, self._stacks, ends = new
         self.pid = self._process.pid
         self.run: ChildRun | None = None
         self.ended_runs = 0
@@ -216,16 +218,22 @@ class ChildProcess:
             case Due.WARN:
                 self.stop("time-limit", hard=True)
             case Due.TIME_LIMIT:
-                self.kill(Failed("time-limit"))
+                self._kill_with_stacks(run, Failed("time-limit"), now + _QUICK_STACKS_TIME)
             case Due.STALLED:
-                run.forced_outcome, run.kill_at = Failed("stalled"), now + _STACKS_TIME
-                self._signal(STACKS_SIGNAL, group=False)
+                self._kill_with_stacks(run, Failed("stalled"), now + _STACKS_TIME)
             case None:
                 pass
         if self._memory_limit is not None and now >= run.check_memory_at:
             run.check_memory_at = now + _TICK
             if (used := tree_rss(self.pid)) > self._memory_limit:
-                self.kill(Crashed(f"memory-limit: {size_text(used)} of {size_text(self._memory_limit)}"))
+                cause = f"memory-limit: {size_text(used)} of {size_text(self._memory_limit)}"
+                self._kill_with_stacks(run, Crashed(cause), now + _QUICK_STACKS_TIME)
+
+    def _kill_with_stacks(self, run: ChildRun, outcome: Outcome, at: float) -> None:
+        """Let the child write its stacks, and kill it at this monotonic time; the run ends with this outcome."""
+        if run.forced_outcome is None:
+            run.forced_outcome, run.kill_at = outcome, at
+            self._signal(STACKS_SIGNAL, group=False)
 
     # --- orders to the child ---------------------------------------------------------------------------------------
 
@@ -376,14 +384,42 @@ class ChildProcess:
         self._forget()
         if self._guard is not None:
             self._guard.forget(self.pid)
-        code = self._process.wait()
-        self.output.close()
+        code = self._waited()
         with self._sending:
             self._wire.close()
+        self.keep_stacks()
+        if self._stacks is not None:
+            self._stacks.close()
+        self.output.close()
         if self._death is not None:
             death, self._death = self._death, None
             os.close(death)
         return code
+
+    def _waited(self) -> int:
+        """Wait for the dead child, and keep the peak of its memory over its whole life, if the peak of its run is not known."""
+        with suppress(ChildProcessError):  # another part of this process has reaped it
+            _, status, usage = os.wait4(self.pid, 0)
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            if self.run is not None and self.run.peak_memory is None:
+                self.run.peak_memory = max_rss(usage)
+        return self._process.wait()
+
+    def keep_stacks(self) -> None:
+        """Keep the stacks that the run has written, and add them to its output, where other errors of the child are."""
+        if self._stacks is None:
+            return
+        file = self._stacks.fileno()
+        data = os.pread(
+            file, _CHUNK, 0
+        )  # the child writes at the position that both processes share, which `pread` does not move
+        if data:
+            os.ftruncate(file, 0)
+            os.lseek(file, 0, os.SEEK_SET)
+            text = stacks_text(data)
+            if self.run is not None:
+                self.run.traceback = text
+            self.output.add_error(text)
 
     def _forget(self) -> None:
         """End the watch of the descriptors, which are ready for good once the child is dead."""
@@ -400,7 +436,9 @@ class ChildProcess:
             (os.killpg if group else os.kill)(self.pid, number)
 
     def _kill_session(self) -> None:
-        """Send SIGKILL to every process of the child's session."""
+        """Send SIGKILL to every process of the child's session; first read the peak of its memory, which ends with it."""
+        if self.run is not None:
+            self.run.peak_memory = peak_memory(self.pid)
         kill_sessions([self.pid])
 
 

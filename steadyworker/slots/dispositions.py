@@ -17,15 +17,21 @@ get_handler, set_handler = _signal.getsignal, _signal.signal
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
+STDERR = 2
+"""The descriptor of standard error."""
+
+
 class Dispositions:
     """
     The signal handlers, the mask of blocked signals, the wake-up descriptor and the timers at construction.
 
     `calm` stops ITIMER_REAL, the timer of `signal.alarm`, in one call that no signal can interrupt half-way.
+    `stacks` is the descriptor to which STACKS_SIGNAL writes.
     Call the constructor and all methods in the main thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stacks: int = STDERR) -> None:
+        self._stacks = stacks
         numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
         self._handlers = {int(number): get_handler(number) for number in numbers}
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -55,14 +61,14 @@ class Dispositions:
             if get_handler(number) is not handler:
                 signal.signal(number, handler)
                 if number == STACKS_SIGNAL:
-                    watch_for_stacks_signal()
+                    watch_for_stacks_signal(self._stacks)
         signal.set_wakeup_fd(-1)
         with suppress(ValueError, OSError):  # the job has closed the descriptor
             signal.set_wakeup_fd(self._wakeup)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 
-def watch_for_stacks_signal() -> None:
-    """Make STACKS_SIGNAL write the stacks of all threads, even after another handler has replaced this handler."""
+def watch_for_stacks_signal(file: int = STDERR) -> None:
+    """Make STACKS_SIGNAL write the stacks of all threads to this descriptor, even after another handler has replaced this handler."""
     faulthandler.unregister(STACKS_SIGNAL)
-    faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file, all_threads=True)

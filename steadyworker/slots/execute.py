@@ -30,6 +30,7 @@ from steadyworker.job import Job
 from steadyworker.link import Link, Task
 from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.payload import decoder, plain_decoder
+from steadyworker.slots.tracebacks import traceback_of
 from steadyworker.spec import checkpoint_type, payload_type
 from steadyworker.system.leaving import flush_output
 from steadyworker.telemetry import logs
@@ -50,6 +51,11 @@ class Ran:
 
     outcome: Outcome
     error: BaseException | None = None
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of the exception, for people; empty for a run that did not fail."""
+        return traceback_of(self.error) if isinstance(self.outcome, Failed | Rejected | Interrupted) else ""
 
 
 class Executor:

@@ -135,11 +135,17 @@ class RequestMade(Frame):
 
 
 class RunEnded(Frame):
-    """The report that the run has ended, with the class name and the fields of the run's outcome."""
+    """
+    The report that the run has ended, with the class name and the fields of the run's outcome.
+
+    The traceback is empty without a failure; `peak_memory` is the peak of the run's resident memory in bytes, or None.
+    """
 
     fence: int
     kind: str
     fields: dict[str, Any]
+    traceback: str = ""
+    peak_memory: int | None = None
 
 
 class Pong(Frame):
@@ -155,9 +161,9 @@ _OUTCOMES: dict[str, type[Outcome]] = {
 }
 
 
-def run_ended(fence: int, outcome: Outcome) -> RunEnded:
+def run_ended(fence: int, outcome: Outcome, traceback: str = "", peak_memory: int | None = None) -> RunEnded:
     """Return the frame that carries an outcome."""
-    return RunEnded(fence, type(outcome).__name__, msgspec.to_builtins(outcome))
+    return RunEnded(fence, type(outcome).__name__, msgspec.to_builtins(outcome), traceback, peak_memory)
 
 
 def outcome_of(frame: RunEnded) -> Outcome:

@@ -308,7 +308,9 @@ class ProcessSlot:
                 return Asked(self._id, frame.fence, frame.id, frame.request)
             case RunEnded() if run is not None and run.task.fence == frame.fence and run.forced_outcome is None:
                 outcome = outcome_of(frame)
+                child.keep_stacks()
                 child.output.switch(None)
+                run.traceback, run.peak_memory = frame.traceback, frame.peak_memory
                 child.ended_runs += 1
                 if child.ended_runs == self._spec.jobs_per_child:
                     child.leave(now + PARTING, closing=False)
@@ -363,7 +365,8 @@ class ProcessSlot:
 
     def _end_of(self, run: ChildRun, outcome: Outcome) -> Ended:
         seconds = self._clock.monotonic() - run.limits.began
-        return Ended(self._id, run.task.fence, outcome, seconds, run.forced_outcome is not None)
+        killed = run.forced_outcome is not None
+        return Ended(self._id, run.task.fence, outcome, seconds, killed, run.traceback, run.peak_memory)
 
 
 def _drop(_event: SlotEvent) -> None:

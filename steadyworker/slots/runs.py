@@ -73,8 +73,11 @@ class SlotRun:
     One run, from `Slot.run` until the slot has sent its `Ended`.
 
     `forced_outcome` is the outcome that `kill` or a limit has set.
+    `traceback` and `peak_memory` are those of `steadyworker.slots.base.Ended`.
     """
 
     task: Task
     limits: Limits
     forced_outcome: Outcome | None = None
+    traceback: str = ""
+    peak_memory: int | None = None

@@ -20,9 +20,10 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from steadyworker.lifecycle import PAUSE_SIGNALS, STOP_SIGNALS
+from steadyworker.slots.dispositions import STDERR
 from steadyworker.slots.frames import PROTOCOL
 from steadyworker.system.interpreter import command
 from steadyworker.system.procfs import end_sessions
@@ -39,16 +40,20 @@ class NewChild(NamedTuple):
     """
     A child before Hello: its process, the worker process's end of the socket, and its ends of the child's output pipes.
 
+    `stacks` is the file into which the child writes the stacks of its threads; None where the child writes them to standard error.
     `output` has the end of each stream that is a pipe, by the stream's name.
     """
 
     process: subprocess.Popen[bytes]
     wire: socket.socket
+    stacks: BinaryIO | None = None
     output: Mapping[str, int] = MappingProxyType({})
 
     def end(self) -> None:
         """Kill every process of the child's session, and wait for the child's end."""
         self.wire.close()
+        if self.stacks is not None:
+            self.stacks.close()
         for end in self.output.values():
             os.close(end)
         end_sessions([self.process.pid])
@@ -64,14 +69,15 @@ def start_child(*, lines: bool) -> NewChild:
     The settings are never part of the command line, because every user of the machine can read command lines.
     """
     ours, theirs = socket.socketpair()
+    stacks = _stacks_file()
     # These signals stay blocked in the child until the child has set its handlers; then the child unblocks the signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | PAUSE_SIGNALS)
     try:
         with theirs, _pipes(lines=lines) as (output, ends, log):
-            passed = (theirs.fileno(), *log)
-            arguments = (theirs.fileno(), os.getpid(), PROTOCOL, *log)
+            passed = (theirs.fileno(), *log) if stacks is None else (theirs.fileno(), stacks.fileno(), *log)
+            file = STDERR if stacks is None else stacks.fileno()
             process = subprocess.Popen(
-                command("steadyworker.slots.child", *map(str, arguments)),
+                command("steadyworker.slots.child", *map(str, (theirs.fileno(), os.getpid(), PROTOCOL, file, *log))),
                 stdin=subprocess.DEVNULL,
                 stdout=ends.get("stdout"),
                 stderr=ends.get("stderr"),
@@ -80,10 +86,19 @@ def start_child(*, lines: bool) -> NewChild:
             )
     except BaseException:
         ours.close()
+        if stacks is not None:
+            stacks.close()
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return NewChild(process, ours, output)
+    return NewChild(process, ours, stacks, output)
+
+
+def _stacks_file() -> BinaryIO | None:
+    """Return a file in memory that this process and a child can share; None where the system has none."""
+    with suppress(AttributeError, OSError):
+        return os.fdopen(os.memfd_create("steadyworker-stacks"), "w+b", buffering=0)
+    return None
 
 
 @contextmanager

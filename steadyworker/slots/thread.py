@@ -218,12 +218,13 @@ class ThreadSlot:
             handler.ready = True
         self._send(Ready(self._id))
         while (run := handler.inbox.get()) is not None:
-            outcome = executor.run(run.task, run.link).outcome
+            ran = executor.run(run.task, run.link)
+            run.traceback = ran.traceback
             with self._changed:
                 if run.ended:  # the run was abandoned, and its `Ended` was sent
                     return
                 run.ended = True
-            self._send(self._ended(run, run.forced_outcome or outcome, killed=run.forced_outcome is not None))
+            self._send(self._ended(run, run.forced_outcome or ran.outcome, killed=run.forced_outcome is not None))
         try:
             executor.teardown()
         except BaseException as error:  # noqa: BLE001 - the slot ends even after an exception
@@ -300,7 +301,8 @@ class ThreadSlot:
             raise
 
     def _ended(self, run: ThreadRun, outcome: Outcome, *, killed: bool) -> Ended:
-        return Ended(self._id, run.task.fence, outcome, self._clock.monotonic() - run.limits.began, killed)
+        seconds = self._clock.monotonic() - run.limits.began
+        return Ended(self._id, run.task.fence, outcome, seconds, killed, run.traceback)
 
     def _send(self, event: SlotEvent) -> None:
         """Send an event to the runner."""

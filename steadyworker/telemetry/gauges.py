@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from steadyworker.adapter import Depth
 from steadyworker.telemetry.logs import lines_lost
 from steadyworker.text.versions import version
 
@@ -32,6 +33,7 @@ class QueueReading:
         oldest: Seconds since the start of the oldest run; 0 without a run.
         time_limit: The Worker's `time_limit`, in seconds; None without a limit.
         losses: The number of lost connections, by reason.
+        depth: The queue's depth, if this process has measured it in the last seconds; otherwise None.
         known: False if the runner's thread stands still, so that the other values can be old.
     """
 
@@ -45,6 +47,7 @@ class QueueReading:
     oldest: float
     time_limit: float | None
     losses: Mapping[str, int] = field(default_factory=dict)
+    depth: Depth | None = None
     known: bool = True
 
     @property
@@ -64,6 +67,23 @@ _GAUGES: tuple[tuple[str, str, Callable[[QueueReading], float | None]], ...] = (
     ("job_time_limit_seconds", "The Worker's time_limit; no sample without one.", lambda each: each.time_limit),
 )
 
+
+_MESSAGES = ("ready", "delayed", "unacked", "dead")
+"""The states of a message in a queue, each the name of a number of `Depth`."""
+
+_DEPTH_GAUGES: tuple[tuple[str, str, Callable[[Depth], float | None]], ...] = (
+    ("queue_consumers", "Consumers of the queue, as the broker counts them.", lambda depth: depth.consumers),
+    (
+        "queue_oldest_ready_age_seconds",
+        "Age of the oldest ready message; 0 without one.",
+        lambda depth: 0 if depth.ready == 0 else depth.oldest_age,
+    ),
+    (
+        "queue_next_due_timestamp_seconds",
+        "Time at which the first delayed message is due; no sample without one.",
+        lambda depth: depth.next_due,
+    ),
+)
 
 _UP = "1 while the broker's connection stands and the ledger responds; 0 also if the process cannot know this."
 
@@ -102,6 +122,7 @@ def gauges(
                     if (value := read(each)) is not None:
                         gauge.add_metric((each.queue,), value)
                 yield gauge
+            yield from _depth_families({each.queue: each.depth for each in found if each.depth is not None})
             lost = CounterMetricFamily(
                 "steadyworker_connection_losses", "Lost connections to the broker.", labels=("queue", "reason")
             )
@@ -113,3 +134,22 @@ def gauges(
             yield CounterMetricFamily("steadyworker_log_lines_lost", unwritten, lines_lost())
 
     return Gauges()
+
+
+def _depth_families(depths: Mapping[str, Depth]) -> Iterator[Any]:
+    """Yield the numbers of the queues that this process has measured, by queue; an unknown number has no sample."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    text = "Messages of the queue and of its dead-letter queue, from the one worker process that measures them."
+    messages = GaugeMetricFamily("steadyworker_queue_messages", text, labels=("queue", "state"))
+    for queue, depth in depths.items():
+        for state in _MESSAGES:
+            if (number := getattr(depth, state)) is not None:
+                messages.add_metric((queue, state), number)
+    yield messages
+    for name, text, read in _DEPTH_GAUGES:
+        gauge = GaugeMetricFamily(f"steadyworker_{name}", text, labels=("queue",))
+        for queue, depth in depths.items():
+            if (value := read(depth)) is not None:
+                gauge.add_metric((queue,), value)
+        yield gauge

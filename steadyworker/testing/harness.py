@@ -22,14 +22,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from steadyworker import payload as payloads
 from steadyworker.adapter import QueueSpec
 from steadyworker.clock import Times
 from steadyworker.delivery import KEY, ROUND, OutgoingMessage, Target
-from steadyworker.errors import delay_in_seconds
+from steadyworker.errors import start_in_seconds
 from steadyworker.events import Checkpointed, Event, JobStarted, Listener
 from steadyworker.ledger.base import JobId, Row, State
 from steadyworker.lifecycle import Stage
@@ -84,7 +84,8 @@ class Harness:
         self._listeners: list[Listener] = [log_events()]
         self.clock = FakeClock()
         self.broker = MemoryBroker(self.clock)
-        self.ledger = MemoryLedger(self.clock, self._times)
+        self._killed: set[str] = set()
+        self.ledger = MemoryLedger(self.clock, self._times, is_dead=self._killed.__contains__)
         self.events: list[Event] = []
         self.processes: list[WorkerProcess] = []
         self._turns = Turns(self.clock, self.broker, self.processes)
@@ -98,7 +99,7 @@ class Harness:
         payload: P,
         *,
         key: str | None = None,
-        delay: float | timedelta | str = 0,
+        delay: float | timedelta | datetime | str = 0,
         headers: Mapping[str, str] | None = None,
         again: bool = False,
     ) -> str:
@@ -116,7 +117,7 @@ class Harness:
         if again and last is not None:
             own[ROUND] = str(last + 1)
         body = payloads.encode(payload, payload_type(worker))
-        wait = delay_in_seconds(delay)
+        wait = start_in_seconds(delay, self.clock.wall())
         self._queues[name] = spec.queue
         sender = self.broker.adapter(QueueSpec(spec.queue, spec.dead_letter_queue))
         sender.publish(
@@ -191,6 +192,23 @@ class Harness:
         if not isinstance(slot, ProcessSlot) or slot.pid is None:
             raise TypeError("Expected a child process, got a thread, which cannot be killed: use processes=True.")
         os.kill(slot.pid, signal.SIGKILL)
+
+    def kill(self, key: str) -> None:
+        """
+        Kill the worker process that runs this job, as SIGKILL or the kernel does if memory is short.
+
+        The broker delivers its messages again, and the ledger has the proof of its death, as a ledger on the same host has.
+        If no other worker process is left, another one starts.
+        A handler in a thread cannot be killed, but its next Job call raises Interrupt, and everything that it still does is refused.
+        With `processes=True`, its child is killed too.
+        """
+        process = next((process for process in self.processes if process.run_of(normal_key(key)) is not None), None)
+        if process is None:
+            raise LookupError(f"Expected the key of a running job, got {key!r}: wait until it is started.")
+        self._killed.add(process.owner)
+        process.kill()
+        if all(each.stopped for each in self.processes):
+            self.start()
 
     def start(self) -> WorkerProcess:
         """

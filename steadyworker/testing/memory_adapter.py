@@ -7,13 +7,25 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
-from steadyworker.adapter import Adapter, Capabilities, DeadLetters, Delays, Finding, QueueSpec, Settings, Sink
+from steadyworker.adapter import (
+    Adapter,
+    Browsed,
+    Browses,
+    Capabilities,
+    DeadLetters,
+    Delays,
+    Depth,
+    Finding,
+    QueueSpec,
+    Settings,
+    Sink,
+)
 from steadyworker.delivery import Delivery, OutgoingMessage, Settle, Settled, Target
 from steadyworker.errors import PublishFailed
 from steadyworker.testing.queues import MemoryConsumer, Queues
 
 
-class MemoryAdapter(Adapter):
+class MemoryAdapter(Adapter, Browses):
     """
     The adapter of one queue of a MemoryBroker.
 
@@ -88,6 +100,15 @@ class MemoryAdapter(Adapter):
     @override
     def consumers(self) -> int:
         return self._queues.consumers(self.consumer.queue)
+
+    @override
+    def depth(self) -> Depth:
+        """Return all numbers of the queue."""
+        return self._queues.depth(self.consumer.queue, self._targets[Target.DEAD])
+
+    @override
+    def browse(self, limit: int) -> Iterator[Browsed]:
+        return self._queues.browse(self.consumer.queue, limit)
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

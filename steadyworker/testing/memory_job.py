@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import asdict, replace
+
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict
-from steadyworker.outcome import Counters
+from steadyworker.ledger.base import (
+    RATE_OVER,
+    Began,
+    Ending,
+    JobFilter,
+    JobId,
+    KeptMessage,
+    Moving,
+    Progress,
+    Row,
+    State,
+    Token,
+    Verdict,
+)
+from steadyworker.ledger.facts import CHECKPOINT_BYTES, LOST, MOST_ATTEMPTS, Attempt
+from steadyworker.ledger.owners import host_of
+from steadyworker.ledger.retention import Retention
+from steadyworker.ledger.shared import checkpoint_text
+from steadyworker.outcome import SNOOZED, Counters
 
 HELD = (State.RUNNING, State.MOVING)
 """The states in which a job has an owner."""
@@ -21,7 +41,7 @@ class MemoryJob:
     """
     One row, which the ledger changes in place under its lock.
 
-    `lease_until`, `due` and `wake_at` are readings of the boot clock.
+    `lease_until`, `due` and `wake_at` are readings of the boot clock; `attempts` has the last runs by their fences.
     """
 
     id: JobId
@@ -51,8 +71,11 @@ class MemoryJob:
     ended_at: float | None = None
     worker: str = ""
     progress: Progress | None = None
+    progress_fence: int = 0
+    sample: tuple[float, float] | None = None
     message: KeptMessage | None = None
     wake_at: float | None = None
+    attempts: dict[int, Attempt] = field(default_factory=dict)
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
         """
@@ -67,6 +90,17 @@ class MemoryJob:
         """Return whether the job has had no claim and no change of state since the row was read."""
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
 
+    def moved_on(self, progress: Progress) -> None:
+        """Record the progress of the present run; an earlier sample stays with it, once that sample is old enough."""
+        before, sample, here = None, self.sample, None if progress.done is None else (progress.at, progress.done)
+        if self.progress is None or self.progress_fence != self.fence or sample is None or progress.at < sample[0]:
+            self.sample = here
+        elif here is not None and progress.at - sample[0] >= RATE_OVER:
+            before, self.sample = sample, here
+        else:
+            before = self.progress.before
+        self.progress, self.progress_fence = replace(progress, before=before), self.fence
+
     def plan(self, verdict: Verdict, now: float) -> None:
         """Record this verdict for the job's settlement; `now` is a reading of the boot clock."""
         self.state = State.MOVING
@@ -80,14 +114,14 @@ class MemoryJob:
         if not verdict.keep_checkpoint:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
-    def move(self, now: float, wall: float, wake_in: float) -> None:
+    def move(self, now: float, wall: float, wake_in: float, keep: Retention) -> None:
         """
         Change `moving` to `dead` if the target is `dead`, otherwise to `moved`.
 
         `now` is a reading of the boot clock.
         """
         if self.target is Moving.DEAD:
-            self.end(State.DEAD, wall, retention.DEAD)
+            self.end(State.DEAD, wall, keep.dead if self.cancel_reason is None else keep.cancelled)
         else:
             self.state = State.MOVED
             self.owner = None
@@ -127,6 +161,34 @@ class MemoryJob:
             moments.append(self.wake_at)
         return now - max(moments) if moments else None
 
+    def begin(self, run: Began | None, version: str) -> None:
+        """Record this run as an attempt, end a lost one, and keep only the last attempts."""
+        self.lose_attempt(self.started_at or 0.0)
+        if run is None:
+            return
+        owner, started_at = self.owner or "", self.started_at or 0.0
+        process = (owner, host_of(owner), os.getpid(), run.slot, version)
+        before = _shown(self.checkpoint)
+        self.attempts[self.fence] = Attempt(
+            self.fence, *process, run.because, run.epoch, started_at, checkpoint_before=before
+        )
+        for fence in list(self.attempts)[:-MOST_ATTEMPTS]:
+            del self.attempts[fence]
+
+    def lose_attempt(self, wall: float) -> None:
+        """End an attempt that has no end yet as lost; `wall` is the wall clock."""
+        for fence, attempt in self.attempts.items():
+            if not attempt.outcome:
+                self.attempts[fence] = replace(attempt, outcome=LOST, ended_at=wall)
+
+    def end_attempt(self, end: Ending | None, wall: float) -> None:
+        """Record the end of the present attempt; `wall` is the wall clock."""
+        attempt = self.attempts.get(self.fence)
+        if attempt is not None and end is not None:
+            self.attempts[self.fence] = replace(
+                attempt, **asdict(end), ended_at=wall, checkpoint_after=_shown(self.checkpoint)
+            )
+
     def row(self, now: float, *, lease_over: bool) -> Row:
         """Return the row; `now` is the boot clock."""
         late = 0.0
@@ -164,18 +226,31 @@ class MemoryJob:
         )
 
 
-def fits(row: Row, which: JobFilter, last_round: int) -> bool:
+def fits(row: Row, which: JobFilter, last_round: int, note: str) -> bool:
     """
     Return whether a row meets the conditions of a listing.
 
     This function does not check the condition that the ledger has the row's message.
 
-    `last_round` is the last round of the row's key.
+    `last_round` is the last round of the row's key, and `note` is the note of the job's last progress.
     """
+    texts = (row.id.key, row.reason, row.error_class, row.error_text, row.cancel_reason or "", note)
     return (
         which.namespace in (None, row.id.namespace)
         and which.queue in (None, row.id.queue)
         and (which.states is None or row.state in which.states)
-        and (which.late_by is None or row.late_by > which.late_by)
-        and (row.id.round == last_round or (which.late_by is None and not which.kept))
+        and (which.late_by is None or row.late_by > which.late_by or _is_lost(row, which.lost))
+        and (row.id.round == last_round or (which.late_by is None and not which.kept and not which.last))
+        and (which.snoozed is None or which.snoozed == (row.reason.startswith(SNOOZED) and not row.error_class))
+        and (which.since is None or (row.ended_at or row.started_at or row.created_at) >= which.since)
+        and (which.grep is None or any(which.grep.lower() in text.lower() for text in texts))
     )
+
+
+def _is_lost(row: Row, lost: int | None) -> bool:
+    ended = row.state in (State.DONE, State.DEAD)
+    return lost is not None and not ended and row.counters.crashes + row.counters.losses >= lost
+
+
+def _shown(checkpoint: bytes | None) -> str | None:
+    return checkpoint_text(None if checkpoint is None else checkpoint[:CHECKPOINT_BYTES])

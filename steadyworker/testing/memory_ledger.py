@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 from typing_extensions import override
@@ -21,12 +21,14 @@ from steadyworker.ledger.base import (
     EVERY_ROW,
     REPLAYED,
     Claimed,
+    Ending,
     Hindrance,
     JobFilter,
     JobId,
     KeptMessage,
     Ledger,
     Moving,
+    Orders,
     Orphan,
     OwnerSeen,
     Progress,
@@ -36,9 +38,14 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Facts, OwnerReport
+from steadyworker.ledger.facts_rows import safe_report
 from steadyworker.ledger.lease import attended, registered_name
+from steadyworker.ledger.shared import Retentions
 from steadyworker.outcome import Counters
+from steadyworker.testing.memory_facts import MemoryFacts
 from steadyworker.testing.memory_job import HELD, MemoryJob, fits
+from steadyworker.text.versions import version
 
 _ENDED = (State.DONE, State.DEAD)
 
@@ -61,21 +68,29 @@ class MemoryLedger(Ledger):
         self._clock = clock
         self._times = times
         self._worker = worker
+        self._version = version()
         self._is_dead = is_dead
         self._lock = Lock()
         self._id = secrets.token_hex(16)
         self._jobs: dict[JobId, MemoryJob] = {}
         self._fence = 0
         self._bindings: dict[tuple[str, str], str] = {}
-        self._owners: dict[str, tuple[str, tuple[str, ...], float]] = {}
+        self._owners: dict[str, tuple[str, tuple[str, ...], float, OwnerReport | None]] = {}
         self._seen: dict[str, float] = {}
         self._trusted_from: dict[str, int] = {}
         self._set_back = False
+        self._facts = MemoryFacts(clock, self._lock, lambda: self._jobs)
+        self._retentions = Retentions()
 
     @property
     @override
     def url(self) -> str:
         return "memory:"
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @override
     def ledger_id(self) -> str:
@@ -101,7 +116,7 @@ class MemoryLedger(Ledger):
             return list(self._bindings)
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+    def register(self, owner: str, host: str, queues: Sequence[str], report: OwnerReport | None = None) -> bool:
         with self._lock:
             whole, self._set_back = not self._set_back, False
             now = self._clock.wall()
@@ -111,7 +126,7 @@ class MemoryLedger(Ledger):
                 if now - self._seen.get(name, -math.inf) > retention.ABSENCE:
                     self._trusted_from[name] = self._next_fence()
                 self._seen[name] = now
-            self._owners[owner] = (host, tuple(queues), now)
+            self._owners[owner] = (host, tuple(queues), now, None if report is None else safe_report(report))
             return whole
 
     @override
@@ -124,8 +139,8 @@ class MemoryLedger(Ledger):
         with self._lock:
             now = self._clock.wall()
             return [
-                OwnerSeen(owner, host, queues, max(0.0, now - seen_at), self._is_dead(owner))
-                for owner, (host, queues, seen_at) in self._owners.items()
+                OwnerSeen(owner, host, queues, max(0.0, now - seen_at), self._is_dead(owner), report)
+                for owner, (host, queues, seen_at, report) in self._owners.items()
                 if now - seen_at < retention.OWNERS
             ]
 
@@ -192,9 +207,9 @@ class MemoryLedger(Ledger):
             before = self._jobs.get(JobId(id.namespace, id.queue, id.key, id.round - 1))
             job.checkpoint = None if before is None else before.checkpoint
             job.message, job.body_sha256, job.hop, job.target = message, body_sha256, -1, Moving.RETRY
-            job.reason = REPLAYED
+            job.reason, job.due = REPLAYED, self._clock.boottime()
             job.fence = self._fence = self._next_fence()
-            job.move(self._clock.boottime(), self._clock.wall(), 0.0)
+            job.move(self._clock.boottime(), self._clock.wall(), 0.0, self._retentions.of(id))
             return True
 
     @override
@@ -203,9 +218,11 @@ class MemoryLedger(Ledger):
             return self._claim(claim)
 
     @override
-    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    def record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
         with self._lock:
-            return [self._claim(claim) for claim in claims], [self._done(token) for token in ended]
+            return [self._claim(claim) for claim in claims], [self._done(token, end) for token, end in ended]
 
     def _claim(self, claim: Claimed) -> Row | None:
         job = self._jobs.get(claim.id)
@@ -230,7 +247,9 @@ class MemoryLedger(Ledger):
         job.message = job.message or claim.message
         job.started_at = self._clock.wall()
         job.worker = self._worker
-        return self._own(job, claim.owner)
+        row = self._own(job, claim.owner)
+        job.begin(claim.run, self._version)
+        return row
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
@@ -247,6 +266,7 @@ class MemoryLedger(Ledger):
             if job is None or not job.unchanged(seen) or job.state is not State.RUNNING:
                 return None
             job.plan(verdict, self._clock.boottime())
+            job.lose_attempt(self._clock.wall())
             return self._own(job, owner)
 
     @override
@@ -280,21 +300,22 @@ class MemoryLedger(Ledger):
             return Renewal(renewal.granted and renewal.cancel_reason is None, renewal.cancel_reason)
 
     @override
-    def done(self, token: Token) -> bool:
+    def done(self, token: Token, end: Ending | None = None) -> bool:
         with self._lock:
-            return self._done(token)
+            return self._done(token, end)
 
-    def _done(self, token: Token) -> bool:
+    def _done(self, token: Token, end: Ending | None) -> bool:
         job = self._held(token, State.RUNNING)
         if job is None:
             return False
         job.reason = job.error_class = job.error_text = ""
+        job.end_attempt(end, self._clock.wall())
         job.end(State.DONE, self._clock.wall(), retention.DONE)
         job.message = None
         return True
 
     @override
-    def interrupted(self, token: Token, counters: Counters) -> bool:
+    def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
         with self._lock:
             job = self._held(token, State.RUNNING)
             if job is None:
@@ -302,16 +323,18 @@ class MemoryLedger(Ledger):
             job.state = State.INTERRUPTED
             job.counters = counters
             job.owner = None
+            job.end_attempt(end, self._clock.wall())
             job.wake_at = max(job.wake_at or 0.0, self._clock.boottime())
             return True
 
     @override
-    def moving(self, token: Token, verdict: Verdict) -> bool:
+    def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
         with self._lock:
             job = self._held(token, *HELD)
             if job is None:
                 return False
             job.plan(verdict, self._clock.boottime())
+            job.end_attempt(end, self._clock.wall())
             return True
 
     @override
@@ -320,7 +343,7 @@ class MemoryLedger(Ledger):
             job = self._held(token, State.MOVING)
             if job is None:
                 return False
-            job.move(self._clock.boottime(), self._clock.wall(), wake_in)
+            job.move(self._clock.boottime(), self._clock.wall(), wake_in, self._retentions.of(token.id))
             return True
 
     @override
@@ -332,9 +355,13 @@ class MemoryLedger(Ledger):
             if known:
                 job.settled = "confirmed"
                 if job.state is State.DONE:
-                    job.keep_until = self._clock.wall() + retention.DONE_AND_KNOWN
+                    job.keep_until = self._clock.wall() + self._retentions.of(token.id).done
             elif job.settled == "unknown":
                 job.settled = "sent"
+
+    @override
+    def retain(self, namespace: str, queue: str, times: retention.Retention) -> None:
+        self._retentions.set(namespace, queue, times)
 
     @override
     def flush(self) -> None:
@@ -360,10 +387,11 @@ class MemoryLedger(Ledger):
                 job.conflicts += 1
 
     @override
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
+    def orders(self, owner: str) -> Orders:
         with self._lock:
             held = [job for job in self._jobs.values() if job.owner == owner]
-            return {job.uid: job.cancel_reason for job in held if job.cancel_reason is not None}
+            marks = {job.uid: job.cancel_reason for job in held if job.cancel_reason is not None}
+        return Orders(marks, tuple(self._facts.pauses()), self._facts.commanded(owner))
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -377,7 +405,7 @@ class MemoryLedger(Ledger):
         with self._lock:
             job = self._jobs.get(token.id)
             if job is not None and job.fence == token.fence:
-                job.progress = progress
+                job.moved_on(progress)
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
@@ -398,7 +426,7 @@ class MemoryLedger(Ledger):
         return [
             (row, progress)
             for row, progress in listed
-            if fits(row, which, last[row.id.namespace, row.id.queue, row.id.key])
+            if fits(row, which, last[row.id.namespace, row.id.queue, row.id.key], progress.note if progress else "")
         ]
 
     @override
@@ -429,7 +457,13 @@ class MemoryLedger(Ledger):
             old = [job.id for job in self._jobs.values() if job.keep_until is not None and job.keep_until <= now]
             for job_id in old:
                 del self._jobs[job_id]
-            return len(old)
+            for id, job in self._jobs.items():
+                kept = now - self._retentions.of(id).attempts
+                for fence, run in list(job.attempts.items()):
+                    if run.ended_at is not None and run.ended_at <= kept:
+                        del job.attempts[fence]
+        self._facts.purge()
+        return len(old)
 
     @override
     def close(self) -> None:

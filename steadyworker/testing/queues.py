@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from steadyworker.adapter import Lost, Signal, Sink, Unreachable
+from steadyworker.adapter import Browsed, Depth, Lost, Signal, Sink, Unreachable
 from steadyworker.clock import Clock
 from steadyworker.delivery import KEY, Delivery, Headers, OutgoingMessage, Redelivered, Settle, Target
 from steadyworker.errors import (
@@ -153,6 +153,33 @@ class Queues:
         with self.lock:
             consuming = (each for each in self.everyone if each.connected and each.window > 0)
             return sum(1 for consumer in consuming if consumer.queue == queue)
+
+    def depth(self, queue: str, dead_letter_queue: str) -> Depth:
+        """Return all numbers of a work queue."""
+        consumers = self.consumers(queue)
+        with self.lock:
+            now, wall = self.clock.boottime(), self.clock.wall()
+            messages = self.by_name.get(queue, ())
+            free = [message for message in messages if message.holder is None]
+            ready = [message for message in free if message.due <= now]
+            delayed = [message for message in free if message.due > now]
+            return Depth(
+                ready=len(ready),
+                delayed=len(delayed),
+                next_due=wall + delayed[0].due - now if delayed else None,
+                unacked=len(messages) - len(free),
+                dead=len(self.by_name.get(dead_letter_queue, ())),
+                consumers=consumers,
+                oldest_age=now - ready[0].due if ready else None,
+            )
+
+    def browse(self, queue: str, limit: int) -> Iterator[Browsed]:
+        """Yield at most `limit` messages that no consumer holds."""
+        self.reach()
+        now, wall = self.clock.boottime(), self.clock.wall()
+        for message in [message for message in self.messages(queue) if message.holder is None][:limit]:
+            due = wall + message.due - now if message.due > now else None
+            yield Browsed(message.headers, message.message_id, message.sent_at, due)
 
     def has_queue(self, queue: str) -> bool:
         """Return whether a message or a consumer has used the queue, and no test has deleted the queue."""

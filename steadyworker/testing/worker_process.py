@@ -7,8 +7,11 @@ Only handlers run elsewhere: in the threads of their slots, or in real children.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
 from steadyworker.adapter import QueueSpec
@@ -101,7 +104,7 @@ class WorkerProcess:
             self._keeper.turn()
             self._keeper_due = self._clock.monotonic() + (_SOON if self._keeper.away else self._times.renew)
         if self._reads_cancels and self._clock.monotonic() >= self._cancels_due:
-            self._keeper.read_cancels()
+            self._keeper.read_orders()
             self._cancels_due = self._clock.monotonic() + self._times.cancel_poll
             done = True
         for runner in self.runners:
@@ -195,6 +198,20 @@ class WorkerProcess:
             runner.inbox.close()
         for adapter in self.adapters:
             adapter.stop(0.0)
+
+    def kill(self) -> None:
+        """
+        End the process as SIGKILL does: it records, sends and acknowledges nothing more.
+
+        Its children are killed too; a handler in a thread ends at its next Job call.
+        """
+        self.ledger.cut("its worker process was killed")
+        for runner in self.runners:
+            for slot in runner.deps.slots:
+                if isinstance(slot, ProcessSlot) and slot.pid is not None:
+                    with suppress(ProcessLookupError):
+                        os.kill(slot.pid, signal.SIGKILL)
+        self.close()
 
     def _hurry(self) -> None:
         self._keeper_due = self._clock.monotonic()

@@ -11,9 +11,11 @@ import pytest
 from steadyworker.adapter import (
     Adapter,
     Blocked,
+    Browsed,
     Capabilities,
     Connected,
     Delivered,
+    Depth,
     Lost,
     QueueSpec,
     Settings,
@@ -53,6 +55,9 @@ class TestMemoryAdapter(AdapterSuite):
 
     def let_pass(self, seconds: float) -> None:
         self.clock.advance(seconds)
+
+    def wall(self) -> float:
+        return self.clock.wall()
 
 
 class HolderAdapter(MemoryAdapter):
@@ -289,3 +294,25 @@ def test_a_seed_decides_who_gets_which_message(clock: FakeClock) -> None:
     assert history(1) == history(1)
     assert len({str(history(seed)) for seed in range(20)}) > 10
     assert sorted(key for keys in history(1) for key in keys) == [f"k-{n}" for n in range(9)]
+
+
+def test_depth_and_browse_report_when_messages_are_due(broker: MemoryBroker, clock: FakeClock) -> None:
+    """The age of a retried message begins when its delay ends, and both times are of the wall clock."""
+    adapter = broker.adapter(SPEC)
+    adapter.publish(OutgoingMessage(Target.LATER, b"{}", {KEY: "late"}, 100.0))
+    adapter.publish(OutgoingMessage(Target.LATER, b"{}", {KEY: "soon"}, 30.0))
+    sent_at = clock.wall()
+    assert adapter.depth() == Depth(ready=0, delayed=2, next_due=sent_at + 30, unacked=0, dead=0, consumers=0)
+    clock.advance(40)
+    assert adapter.depth() == Depth(
+        ready=1, delayed=1, next_due=sent_at + 100, unacked=0, dead=0, consumers=0, oldest_age=10.0
+    )
+    assert list(adapter.browse(5)) == [
+        Browsed({KEY: "soon"}, "m-2", sent_at),
+        Browsed({KEY: "late"}, "m-1", sent_at, sent_at + 100),
+    ]
+    broker.go_down()
+    with pytest.raises(BrokerUnavailable):
+        adapter.depth()
+    with pytest.raises(BrokerUnavailable):
+        next(adapter.browse(1))

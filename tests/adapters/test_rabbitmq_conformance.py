@@ -27,7 +27,7 @@ class TestRabbitmqAdapter(AdapterSuite):
             yield
 
     def make_adapter(self, place: Path, spec: QueueSpec) -> RabbitmqAdapter:
-        return RabbitmqAdapter(self.url, spec, Settings(max_body=1000, delays=(self.delay,)))
+        return RabbitmqAdapter(self.url, spec, Settings(max_body=1000, delays=(self.delay, self.long_delay)))
 
     def cut(self, adapter: Adapter) -> None:
         self.proxy.cut()

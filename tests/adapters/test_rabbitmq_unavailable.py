@@ -86,7 +86,7 @@ def test_a_queue_that_does_not_answer_is_reported_and_the_other_questions_are_as
         assert (finding.id, finding.level) == (UNANSWERED, "warning")
         assert "'exports'" in finding.what
         assert "within 1 s, got no answer" in finding.what
-        for question in (adapter.exists, adapter.consumers):
+        for question in (adapter.exists, adapter.consumers, adapter.depth):
             with pytest.raises(BrokerUnavailable, match="got no answer"):
                 question()
         signals: list[Signal] = []

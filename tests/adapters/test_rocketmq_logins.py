@@ -15,7 +15,8 @@ import pytest
 
 from steadyworker.adapter import Adapter, Delivered, QueueSpec, Settings, Settle, Signal, Unreachable
 from steadyworker.delivery import KEY, OutgoingMessage, Target
-from steadyworker.errors import Finding, PublishFailed
+from steadyworker.errors import BrokerUnavailable, Finding, PublishFailed
+from steadyworker.network.errors import Refused
 from steadyworker_rocketmq.direct.adapter import DirectAdapter
 from steadyworker_rocketmq.grpc import GrpcAdapter
 from tests.brokers.fixtures import had
@@ -174,3 +175,49 @@ def test_the_rights_of_the_page_are_enough_and_a_missing_one_is_named_with_the_c
         adapter.settle(delivered.delivery, Settle.ACK)
     finally:
         adapter.stop(10)
+
+
+def test_a_worker_counts_without_the_group_of_rocketmqs_tools_what_needs_no_pull(node: RocketMQNode) -> None:
+    """Letters, the age and a browse need this group, and levels the schedule topic, too; each reason names what to grant."""
+    urls = dict.fromkeys((node.url, node.remoting_url))
+    queues = [spec_of(url).queue for url in urls]
+    groups = [*queues, "work-later"]
+    topics = [*groups, *(f"{queue}-dead" for queue in queues)]
+    as_limited = [opened(as_user(url, f"{LIMITED}:{node.password}-2")) for url in urls]
+    for url, queue in zip(urls, queues, strict=True):
+        node.remove(queue)
+        admin = opened(url)
+        for to in (Target.WORK, Target.DEAD, Target.LATER):
+            admin.publish(OutgoingMessage(to, b"{}", {KEY: "k-1"}, 3600))
+
+        def sent(admin: Adapter = admin) -> bool:
+            found = admin.depth()
+            return (found.ready, found.delayed, found.dead) == (1, 1, 1)
+
+        eventually(sent, "the messages")
+        admin.stop(5)
+
+    def counted(adapter: Adapter) -> bool:
+        try:
+            return adapter.depth().ready == 1
+        except BrokerUnavailable:  # 4.9.7 does not know the user yet
+            return False
+
+    node.limit(topics=topics, groups=groups)
+    for adapter, queue in zip(as_limited, queues, strict=True):
+        eventually(lambda adapter=adapter: counted(adapter), "a right that the broker knows")  # type: ignore[misc]
+        found = adapter.depth()
+        refused = {"dead", "oldest_age", *(["delayed", "next_due"] if queue == "direct" else [])}
+        assert {name for name, why in found.why.items() if why.startswith("a broker refused the question (")} == refused
+        assert (found.ready, found.delayed, found.consumers) == (1, None if queue == "direct" else 1, 0)
+        with pytest.raises(Refused, match="missing right"):
+            list(adapter.browse(5))  # type: ignore[attr-defined]
+    node.limit(topics=[*topics, "SCHEDULE_TOPIC_XXXX"], groups=[*groups, "TOOLS_CONSUMER"])
+    for adapter, queue in zip(as_limited, queues, strict=True):
+        eventually(lambda adapter=adapter: adapter.depth().dead == 1, "the granted right")  # type: ignore[misc]
+        found = adapter.depth()
+        assert (found.ready, found.delayed, found.dead) == (1, 1, 1)
+        assert found.why.keys() == (set() if queue == "direct" else {"unacked", "next_due"})
+        shown = [each.headers[KEY] for each in adapter.browse(5)]  # type: ignore[attr-defined]
+        assert shown == ["k-1"] * (2 if queue == "direct" else 1)
+        adapter.stop(5)

@@ -93,7 +93,7 @@ def jobs(each: SqliteLedger, together: int, number: int = JOBS) -> float:
         ]
         rows = each.record(claims, [])[0] if together > 1 else [each.claim(claims[0])]
         tokens = [row.token for row in rows if row is not None]
-        assert all(each.record([], tokens)[1] if together > 1 else [each.done(tokens[0])])
+        assert all(each.record([], [(token, None) for token in tokens])[1] if together > 1 else [each.done(tokens[0])])
         for token in tokens:
             each.settled(token, known=True)
     return (time.thread_time() - began) / number * 1e6

@@ -1,7 +1,9 @@
 """
-The cost of the messages that a ledger keeps: `python -m tests.benchmarks.bench_messages [JOBS]`.
+The cost of the messages and attempts that a ledger keeps: `python -m tests.benchmarks.bench_messages [JOBS]`.
 
-In both ledgers, jobs without a message, with one, and with a checkpoint of the message's size take turns; the table has medians.
+In both ledgers, jobs without a message, with one, with a message and an attempt, and with a checkpoint of the message's size take turns.
+The table has medians; a ledger without the attempt is only for this comparison.
+The next table compares whole jobs of a worker process on the embedded queue, in pairs: processor time, with neither and with both.
 The last table shows the size of a ledger with many jobs that wait for a retry.
 """
 
@@ -24,16 +26,19 @@ from rich.console import Console
 from rich.table import Table
 
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Ledger, Moving, Verdict
+from steadyworker.ledger.base import Began, Claimed, Ending, JobId, KeptMessage, Ledger, Moving, Verdict
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from tests.benchmarks import embedded
 from tests.brokers.postgres import Cluster
 
 JOBS = 200
 SIZES = {200: 1.0, 1_000: 1.0, 64_000: 0.5, 1_000_000: 0.2}
 """Bytes of a body, and the part of the jobs that is measured with it."""
 WAITING, WAITING_SIZE = 100_000, 1_000
+PAIRS = 5
+OWNER = "worker-7f9c/0f3e1c2a-9b7d-4d5e-8a52-6f1c2b3d4e5f/0123456789abcdef"
 FACTS = b'{"headers":{"steadyworker-key":"m-17","customer":"4711"},"message_id":"4f1c","sent_at":1700000000.0}'
 TABLES = """
     SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname LIKE 'steadyworker%' AND relkind = 'r'
@@ -45,15 +50,26 @@ NUMBERS = count()
 def main() -> None:
     """Measure and print."""
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else JOBS
-    costs = Table("claim and done", "without", "with its message", "more", "with a checkpoint", box=SIMPLE_HEAD)
+    columns = ("without", "with its message", "more", "with an attempt, too", "more", "with a checkpoint")
+    costs = Table("claim and done", *columns, box=SIMPLE_HEAD)
     for size, part in SIZES.items():
         with ledgers() as opened:
             for name, (ledger, _) in opened.items():
-                bare, kept, saved = medians(ledger, int(wanted * part), body(size))
-                more = f"{kept - bare:.2f} ms ({kept / bare - 1:+.0%})"
-                costs.add_row(
-                    f"{name}, {size:,} bytes", *(f"{ms:.2f} ms" for ms in (bare, kept)), more, f"{saved:.2f} ms"
-                )
+                bare, kept, both, saved = medians(ledger, int(wanted * part), body(size))
+                cells = [f"{bare:.3f} ms"]
+                for ms in (kept, both):
+                    cells += [f"{ms:.3f} ms", f"{ms - bare:.3f} ms ({ms / bare - 1:+.0%})"]
+                costs.add_row(f"{name}, {size:,} bytes", *cells, f"{saved:.2f} ms")
+    whole = Table("a whole job, CPU", "with neither", "with both", "pairs, medians", box=SIMPLE_HEAD)
+    for kind in embedded.KINDS:
+        for slots in (1, 8):
+            pairs = [
+                [embedded.measured(kind, slots, 5 * wanted, module).total.cpu for module in ("unkept", "noop")]
+                for _ in range(PAIRS)
+            ]
+            cells = [f"{median(column):.0f} µs" for column in zip(*pairs, strict=True)]
+            more = median(both / neither - 1 for neither, both in pairs)
+            whole.add_row(f"{kind}, {slots} slots", *cells, f"{more:+.0%}")
     sizes = Table(f"{WAITING:,} retries of {WAITING_SIZE:,} bytes", "without", "with messages", box=SIMPLE_HEAD)
     found: dict[str, list[str]] = {}
     for message in (None, KeptMessage(body(WAITING_SIZE), FACTS)):
@@ -63,8 +79,8 @@ def main() -> None:
                 found.setdefault(name, []).append(f"{stored() / 1e6:.0f} MB")
     for name, pair in found.items():
         sizes.add_row(name, *pair)
-    for table in (costs, sizes):
-        Console(width=110).print(table)
+    for table in (costs, whole, sizes):
+        Console(width=140).print(table)
 
 
 @contextmanager
@@ -102,21 +118,21 @@ def body(size: int) -> bytes:
     return json.dumps(records).encode()[:size]
 
 
-def medians(ledger: Ledger, jobs: int, body: bytes) -> tuple[float, float, float]:
-    """The milliseconds of a job without a message, with this one, and with a checkpoint of its size."""
-    kinds = [(None, None), (KeptMessage(body, FACTS), None), (None, body)]
-    taken: list[list[float]] = [[], [], []]
+def medians(ledger: Ledger, jobs: int, body: bytes) -> list[float]:
+    """The milliseconds of a job without a message, with this one, with an attempt, too, and with a checkpoint of its size."""
+    kept = KeptMessage(body, FACTS)
+    kinds = [(None, None, None), (kept, None, None), (kept, Began(0, "new", 1), None), (None, None, body)]
+    taken: list[list[float]] = [[] for _ in kinds]
     for _ in range(jobs):
-        for times, (message, checkpoint) in zip(taken, kinds, strict=True):
+        for times, (message, run, checkpoint) in zip(taken, kinds, strict=True):
             began = time.perf_counter()
-            row = ledger.claim(Claimed(job(), None, "me", 0, b"\x01" * 32, Counters(), message))
+            row = ledger.claim(Claimed(job(), None, OWNER, 0, b"\x01" * 32, Counters(), message, run))
             assert row is not None
             if checkpoint is not None:
                 assert ledger.checkpoint(row.token, checkpoint)
-            assert ledger.done(row.token)
+            assert ledger.done(row.token, None if run is None else Ending("done", peak_memory=40 << 20))
             times.append(1000 * (time.perf_counter() - began))
-    bare, kept, saved = map(median, taken)
-    return bare, kept, saved
+    return [median(times) for times in taken]
 
 
 def wait(ledger: Ledger, message: KeptMessage | None) -> None:

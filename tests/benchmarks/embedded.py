@@ -35,9 +35,11 @@ def send(environ: dict[str, str], jobs: int, **payload: str) -> None:
 
 
 @contextmanager
-def worker(environ: dict[str, str], kind: str = "Processes") -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+def worker(
+    environ: dict[str, str], kind: str = "Processes", module: str = "noop"
+) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
     """A worker process, and the lines that it logs."""
-    command = [sys.executable, "-m", "steadyworker", "run", f"tests.benchmarks.noop:{kind}", "--log-format", "json"]
+    command = [sys.executable, "-m", "steadyworker", "run", f"tests.benchmarks.{module}:{kind}", "--log-format", "json"]
     with subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
@@ -52,13 +54,13 @@ def wait_for(lines: Iterator[str], event: str) -> None:
     next(line for line in lines if f'"event":"{event}"' in line)
 
 
-def measured(kind: str, slots: int, jobs: int) -> Measured:
+def measured(kind: str, slots: int, jobs: int, module: str = "noop") -> Measured:
     """Measure one worker process, whose slots wait until the jobs are queued."""
     with folder() as environ:
         gate = Path(environ["STEADYWORKER_STATE_DIR"], "gate")
         send(environ, slots, gate=str(gate))
         send(environ, jobs)
-        with worker({**environ, **NAMED, "STEADYWORKER_CONCURRENCY": str(slots)}, kind) as (process, lines):
+        with worker({**environ, **NAMED, "STEADYWORKER_CONCURRENCY": str(slots)}, kind, module) as (process, lines):
             for _ in range(slots):
                 wait_for(lines, "job_started")
             before, began = usage(process.pid), time.monotonic()

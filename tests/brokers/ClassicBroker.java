@@ -1,6 +1,7 @@
 import java.io.Reader;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Properties;
 import org.apache.activemq.broker.BrokerPlugin;
@@ -36,7 +37,8 @@ public class ClassicBroker {
         broker.setSchedulerSupport(Boolean.parseBoolean(settings.getProperty("scheduler")));
         broker.setAdvisorySupport(Boolean.parseBoolean(settings.getProperty("advisories")));
         broker.getManagementContext().setCreateConnector(false); // no port for JMX: Jolokia is in the process
-        broker.setPlugins(new BrokerPlugin[] {logins(settings), rights(), new StatisticsBrokerPlugin()});
+        BrokerPlugin[] plugins = {logins(settings), rights(), new StatisticsBrokerPlugin()};
+        broker.setPlugins(Boolean.parseBoolean(settings.getProperty("statistics")) ? plugins : Arrays.copyOf(plugins, 2));
         broker.setDestinationPolicy(policies());
         for (String uri : settings.getProperty("connectors").split(" ")) {
             broker.addConnector(uri);

@@ -40,7 +40,7 @@ A test asks for a fixture; nothing is installed or started before one does:
 | `stomp_broker` | an ActiveMQ that runs, once per kind wanted; all tests of a run share it | the run |
 | `stomp_node` | a `Classic` or an `Artemis`, to be killed and set; healed afterwards | the xdist worker |
 | `queue` | the name of a queue there; it and those whose names begin with it are removed | the test |
-| `bare_classic` | a `Classic` that delivers delayed messages at once, and sends no advisory messages | the test |
+| `bare_classic` | a `Classic` that delivers delayed messages at once, and sends neither advisory messages nor statistics | the test |
 | `rocketmq4` | a `RocketMQ4` (4.9.7) of our own, to be killed and frozen; healed afterwards | the xdist worker |
 | `rocketmq5` | a `RocketMQ5` (5.4.0) with a proxy, likewise | the xdist worker |
 | `postgres` | a server that runs; all tests of a run share it | the run |

@@ -40,7 +40,7 @@ class Classic(StompNode):
     """
     A Classic that the tests start.
 
-    A `bare` one has no scheduler, as shipped, and delivers delayed messages at once; it sends no advisory messages either.
+    A `bare` one has no scheduler and no statistics plugin, as shipped, and delivers delayed messages at once; it sends no advisory messages either.
     Its dead-letter queue is `ActiveMQ.DLQ`, for all queues but those named `NAME.unmovable`, whose own one is always full.
     """
 
@@ -68,6 +68,7 @@ class Classic(StompNode):
             "connectors": " ".join(connectors),
             "scheduler": str(not self._bare).lower(),
             "advisories": str(not self._bare).lower(),
+            "statistics": str(not self._bare).lower(),
             "javax.net.ssl.keyStore": str(self.key_store),
             "javax.net.ssl.keyStorePassword": STORE_PASSWORD,
             "javax.net.ssl.trustStore": str(self.trust_store),

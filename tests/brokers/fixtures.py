@@ -445,7 +445,7 @@ def queue(stomp_broker: StompBroker) -> Iterator[str]:
 
 @pytest.fixture
 def bare_classic() -> Iterator[Classic]:
-    """A Classic without its scheduler, which delivers delayed messages at once, and without advisory messages; for this test alone."""
+    """A Classic without its scheduler, which delivers delayed messages at once, and without advisory messages and statistics; for this test alone."""
     with had():
         made = Classic(bare=True)
     with closing(made):

@@ -45,6 +45,30 @@ class TestCheck:
         assert "error:" in done.out
         assert "remedy:" in done.out
 
+    def test_strict_ends_with_1_on_a_warning_such_as_an_absent_broker(self, shell: Shell) -> None:
+        away = ("check", "app:Exports", "--broker", "amqp://127.0.0.1:1/")
+        assert shell(*away).code == 0
+        done = shell(*away, "--strict")
+        assert done.code == 1
+        assert "warning: The broker does not respond, so queue 'exports' was not checked: " in done.out
+
+    def test_strict_ends_with_0_on_notes_and_with_78_on_an_error(self, shell: Shell) -> None:
+        done = shell("check", "app:Exports", "--strict")
+        assert (done.code, done.out.count("note: "), done.out.count("warning: ")) == (0, 1, 0)
+        assert shell("check", "app:Exports", "--strict", "--namespace", "two words").code == 78
+
+    @pytest.mark.parametrize("command", [("check",), ("send",)], ids=" ".join)
+    def test_refuses_a_payload_type_that_no_json_can_be_decoded_to(self, shell: Shell, command: tuple[str]) -> None:
+        (shell.folder / "sockets.py").write_text(
+            "import socket\nfrom steadyworker import Job, Worker\n"
+            "class Sockets(Worker[dict[str, socket.socket]]):\n"
+            "    queue = 'sockets'\n    time_limit = 60\n"
+            "    def handle(self, job: Job[dict[str, socket.socket]]) -> None: ...\n"
+        )
+        done = shell(*command, "sockets:Sockets", *(["{}"] if command == ("send",) else []))
+        assert done.code == 78
+        assert "got dict[str, socket.socket], whose $[…] is <class 'socket.socket'>: use a dataclass" in done.err
+
     def test_shows_no_password(self, shell: Shell) -> None:
         done = shell("check", "app:Exports", "--ledger", "postgresql://me:hunter2@db/x")
         assert "hunter2" not in done.out + done.err

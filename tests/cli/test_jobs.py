@@ -22,10 +22,11 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.backends.opening import open_ledger
-from steadyworker.cli.jobs import as_record, why
+from steadyworker.cli.job_lines import as_record, why
 from steadyworker.cli.output import amount, instant, span
 from steadyworker.ledger.base import JobId, Ledger, Moving, Progress, Row, State, Verdict
 from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.listing import ListedJob
 from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import printable
 from tests.cli.kit import Queues, Shell, let_pass
@@ -66,14 +67,15 @@ def test_off_a_terminal_are_plain_columns_that_nothing_is_cut_from(shell: Shell,
     done = shell("jobs")
     assert done.code == 0
     title, line = done.lines
-    assert title.split() == ["QUEUE", "KEY", "STATE", "ATTEMPTS", "PROGRESS", "ELAPSED", "LAST", "PROGRESS", "WHY"]
-    assert line.split()[:5] == ["exports", key, "running", "0", "3/10"]
+    titles = "QUEUE KEY STATE ATTEMPTS PROGRESS LIMIT STARTED ELAPSED IN ALL LAST PROGRESS WORKER WHY"
+    assert title.split() == titles.split()
+    assert line.split()[:6] == ["exports", key, "running", "0", "30%", "3/10"]
     assert "\x1b" not in done.out
 
 
-def test_json_is_a_line_per_job_newest_first(shell: Shell, queues: Queues) -> None:
-    queues.job("k-1", lambda ledger, row: ledger.done(row.token))
+def test_json_is_a_line_per_job_running_ones_first(shell: Shell, queues: Queues) -> None:
     queues.job("k-2", progress(3, 10))
+    queues.job("k-1", lambda ledger, row: ledger.done(row.token))
     second, first = shell("jobs", "--json").records
     assert (first["key"], first["state"]) == ("k-1", "done")
     assert first["ended_at"].endswith("Z")
@@ -90,8 +92,14 @@ def test_can_be_limited_to_a_state_a_queue_and_a_number(shell: Shell, queues: Qu
 
     assert keys("--state", "done") == ["k-1"]
     assert keys("--limit", "1") == ["k-3"]
-    assert keys("--queue", "elsewhere") == []
-    assert keys("--limit", "0") == ["k-3", "k-2", "k-1"]
+    assert keys("elsewhere") == []
+    assert keys("exports", "--limit", "0") == ["k-3", "k-2", "k-1"]
+    assert keys("app:Exports", "k-1", "k-3", "k-4") == ["k-1", "k-3"]
+    assert keys("--state", "done", "--state", "running") == ["k-3", "k-2", "k-1"]
+    assert keys("--grep", "K-2") == ["k-2"]
+    assert keys("--since", "yesterday", "--state", "done") == ["k-1"]
+    assert shell("jobs", "--limit", "2").err == "2 of 3; --limit 0 for all\n"
+    assert shell("jobs", "--limit", "3").err == ""
 
 
 def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> None:
@@ -129,7 +137,8 @@ def test_a_job_of_which_no_message_came_is_listed_with_the_hindrance_and_the_com
     assert "`steadyworker retry exports k-1`" in text
     assert "`steadyworker send exports … --key k-6 --again`" in text
     assert "a worker with a free slot runs it by itself" in text
-    assert "3 more jobs of which no message came" in shell("jobs", "--limit", "4").err
+    assert {job["key"] for job in shell("jobs", "--json", "--limit", "4").records} == {"k-1", "k-2", "k-3", "k-6"}
+    assert [job["need"] for job in shell("jobs", "--json", "--limit", "4").records] == ["stranded"] * 4
 
 
 def attend(queues: Queues) -> None:
@@ -152,11 +161,11 @@ def attend(queues: Queues) -> None:
     ],
 )
 def test_why_has_the_reason_of_a_wait(row: Row, expected: str) -> None:
-    assert why(row) == expected
+    assert why(ListedJob(row), 0.0) == expected
 
 
 def test_a_record_has_every_counter() -> None:
-    record = as_record(replace(ROW, counters=Counters(1, 2, 3, 4)), None)
+    record = as_record(ListedJob(replace(ROW, counters=Counters(1, 2, 3, 4))), 0.0)
     assert [record[name] for name in ("attempts", "crashes", "losses", "interruptions")] == [1, 2, 3, 4]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -38,6 +40,19 @@ def test_the_name_of_a_queue_may_have_a_colon(shell: Shell, queues: Queues) -> N
 def test_a_payload_can_come_from_standard_input(shell: Shell, queues: Queues) -> None:
     assert shell("send", "app:Raw", "-", stdin="any bytes\n").code == 0
     assert queues.received("raw", 1)[0].body == b"any bytes\n"
+
+
+def test_a_raw_payload_is_sent_byte_for_byte(shell: Shell, queues: Queues) -> None:
+    assert shell("send", "scans", "--raw", "%PDF {", "--key", "k-1").out == "k-1\n"
+    assert shell("send", "app:Raw", "--raw", "-", stdin="any bytes\n").code == 0
+    assert queues.received("scans", 1)[0].body == b"%PDF {"
+    assert queues.received("raw", 1)[0].body == b"any bytes\n"
+
+
+def test_a_raw_payload_for_a_typed_worker_is_refused(shell: Shell) -> None:
+    done = shell("send", "app:Exports", "--raw", "%PDF")
+    assert done.code == 64
+    assert "or with a Worker whose payload is bytes, got 'exports' of Request: leave --raw out." in done.err
 
 
 @pytest.mark.parametrize(
@@ -81,6 +96,23 @@ class TestAFileOfJobs:
         assert done.records == [{"key": "k-a", "line": 1}, {"key": second.headers["sw-job-key"], "line": 3}]
         assert first.headers == {"sw-job-key": "k-a", "tenant": "north"}
         assert json.loads(second.body) == {"merchant": "b"}
+
+    def test_names_the_lines_that_the_broker_did_not_confirm(self, shell: Shell, queues: Queues) -> None:
+        """A trigger makes the second of three batches fail, as a full disk does."""
+        lines = [f'{{"payload": {{"merchant": "m"}}, "key": "k-{number}"}}' for number in range(1, 1_101)]
+        file = self.write(shell, *lines[:600], "", *lines[600:])
+        assert shell("send", "app:Exports", '{"merchant": "m"}', "--key", "before").code == 0
+        with closing(sqlite3.connect(shell.state / "broker.db")) as broker, broker:
+            broker.execute(
+                "CREATE TRIGGER full BEFORE INSERT ON messages WHEN new.message_id = 'k-700'"
+                " BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+            )
+        done = shell("send", "app:Exports", "--file", file)
+        assert done.code == 69
+        assert done.lines == [f"k-{number}" for number in range(1, 501)]
+        assert "Of 1,100 jobs, 500 were sent, 500 may or may not have arrived" in done.err
+        assert done.err.endswith(" These lines were not confirmed: 501-600, 602-1101.\n")
+        assert len(queues.received("exports", 501)) == 501
 
     @pytest.mark.parametrize(
         ("line", "message"),

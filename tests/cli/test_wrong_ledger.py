@@ -19,6 +19,7 @@ from steadyworker.errors import ConfigError, NoLedger
 from steadyworker.ledger.base import State
 from steadyworker.ledger.lease import QUIET, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
+from steadyworker.outcome import JobState
 from steadyworker_sqlite import SqliteAdapter
 from tests.brokers.place import Place
 from tests.cli.kit import Shell
@@ -29,10 +30,10 @@ STEPS = "tests.support.jobs:Steps"
 
 ASKS: dict[str, Callable[[Client], object]] = {
     "cancel": lambda client: client.cancel("exports", "k"),
-    "status": lambda client: client.status("exports", "k"),
+    "status": lambda client: client.status("exports", "k").state,
     "send again": lambda client: client.send("exports", {}, key="k", again=True),
 }
-REPLIES = {"cancel": None, "status": None, "send again": "k"}
+REPLIES = {"cancel": None, "status": JobState.UNKNOWN, "send again": "k"}
 """What each of them returns for a job that no worker has seen."""
 
 

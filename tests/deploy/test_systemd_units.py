@@ -346,3 +346,22 @@ def test_what_no_unit_can_have_is_refused(arguments: Sequence[str], expected: st
     done = deploy(*arguments)
     assert done.exit_code == 64, done.output
     assert f"Expected {expected}" in done.output.replace("up to 31 ", "")
+
+
+def test_the_page_on_timers_shows_units_that_systemd_accepts(analyze: str, tmp_path: Path) -> None:
+    """The program of its service is on no machine of the tests; everything else has to be right."""
+    page = Page("examples/cron/README.md").files()
+    units = {name: page[name] for name in ("nightly.service", "nightly.timer")}
+    assert complaints(analyze, tmp_path / "units", units) == ""
+
+
+def test_the_command_of_the_page_on_timers_sends_a_job_whose_key_has_the_day(tmp_path: Path) -> None:
+    service = Page("examples/cron/README.md").files()["nightly.service"]
+    (line,) = [line for line in service.splitlines() if line.startswith("ExecStart=")]
+    _, _, script = shlex.split(line.removeprefix("ExecStart="))
+    (tmp_path / "nightly.json").write_text('{"merchant": "m"}')
+    (tmp_path / "venv").symlink_to(Path(sys.prefix))
+    command = ["sh", "-c", script.replace("$$", "$").replace("%%", "%")]
+    environ = {**os.environ, "STEADYWORKER_STATE_DIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"nightly-\d{4}-\d\d-\d\d\n", done.stdout)

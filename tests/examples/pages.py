@@ -29,6 +29,7 @@ SAME = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
     (re.compile(r"\b(pid|fence|seconds|uid)(=|: +)[\w.-]+"), r"\1\2N"),
     (re.compile(r"\b\d+(\.\d+)? ?s\b"), "N s"),
+    (re.compile(r"\b\d\d:\d\d\b"), "HH:MM"),
     (re.compile(r"[─━]+"), "─"),  # as long as the terminal is wide
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r" $|^ ", re.MULTILINE), ""),

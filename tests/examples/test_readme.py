@@ -39,6 +39,7 @@ PAGES = [
     DEPLOY,
     Page("adapters/steadyworker_sqlite/README.md"),
     Page("examples/README.md"),
+    Page("examples/cron/README.md"),
     Page("examples/programs/README.md"),
     Page("examples/diagnosis/README.md"),
     Page("tests/README.md"),

@@ -50,6 +50,7 @@ class Chaos:
     Attributes:
         start: Starts another worker process.
         cut: Cuts the connections of all of them.
+        count, seconds: How many jobs there are, and between which times each takes, four seconds on the average by default.
         killed: When each process was killed, by its id.
     """
 
@@ -58,12 +59,14 @@ class Chaos:
     seed: int
     start: Callable[[], WorkerProcess]
     cut: Callable[[], None]
+    count: int = JOBS
+    seconds: tuple[float, float] = (1, 7)
     killed: dict[int, float] = field(default_factory=dict)
 
     def jobs(self) -> dict[str, dict[str, float]]:
-        """Return the jobs, which take four seconds on the average."""
+        """Return the payload of each job, by its key."""
         chance = random.Random(self.seed)
-        return {f"job-{number:03}": {"seconds": chance.uniform(1, 7)} for number in range(JOBS)}
+        return {f"job-{number:03}": {"seconds": chance.uniform(*self.seconds)} for number in range(self.count)}
 
     def rages(self) -> None:
         """Start the worker processes, and let it all happen."""
@@ -87,8 +90,8 @@ class Chaos:
 
     def ends(self, within: float = 240.0) -> dict[str, int]:
         """Wait until each job is done, and count: each ran again only after the process that ran it before was killed."""
-        eventually(lambda: len({*self.processes.lines("ends")}) == JOBS, "all ends", within, self._unfinished)
-        eventually(lambda: self._states() == {State.DONE: JOBS}, "all done", within, self._unfinished)
+        eventually(lambda: len({*self.processes.lines("ends")}) == self.count, "all ends", within, self._unfinished)
+        eventually(lambda: self._states() == {State.DONE: self.count}, "all done", within, self._unfinished)
         runs: dict[str, list[tuple[float, int]]] = {}
         for line in self.processes.lines("starts"):
             key, process, at = line.split()
@@ -103,7 +106,7 @@ class Chaos:
             "kills": len(self.killed),
             "message_lost": len({line["key"] for line in lost}),
             "came late": len({line["key"] for line in lost} & {*late}),
-            "extra starts": sum(map(len, runs.values())) - JOBS,
+            "extra starts": sum(map(len, runs.values())) - self.count,
             "ends": len(self.processes.lines("ends")),
         }
 

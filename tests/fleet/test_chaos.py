@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from tests.fleet.lost import BRIEF, CHAOS, SLOTS, Chaos, place_in_file
 from tests.support.stage import Processes, Stage, WorkerProcess
 
 SEEDS = range(5)
+TOGETHER: dict[str, Any] = {"count": 4_000, "seconds": (0.2, 0.2)}
+"""Jobs of one length, so that those of a worker process begin and end together, and one commit records several of them."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -30,7 +33,9 @@ def on_one_host(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         yield made
 
 
-def rages(fleet: Fleet, seed: int, loses: Callable[[], None] = lambda: None) -> dict[str, int]:
+def rages(
+    fleet: Fleet, seed: int, loses: Callable[[], None] = lambda: None, slots: int = SLOTS, **more: Any
+) -> dict[str, int]:
     """Send the jobs, let chaos rage, wait for all ends, and return the counts; with each cut, the broker `loses` messages."""
     with Proxy(fleet.place.address()) as proxy:
 
@@ -39,14 +44,14 @@ def rages(fleet: Fleet, seed: int, loses: Callable[[], None] = lambda: None) -> 
             loses()
 
         url = fleet.place.url(through=proxy, heartbeat=5)
-        chaos = Chaos(fleet, fleet.queue, seed, lambda: _worker(fleet, fleet.queue, url), cut)
+        chaos = Chaos(fleet, fleet.queue, seed, lambda: _worker(fleet, fleet.queue, url, slots), cut, **more)
         fleet.send_all(chaos.jobs())
         chaos.rages()
         return _told(f"{type(fleet.place).__name__} {seed}", chaos)
 
 
-def _worker(processes: Processes, queue: str, url: str) -> WorkerProcess:
-    return processes.worker(BRIEF, broker=url, concurrency=SLOTS, script=CHAOS, env={"FLEET_QUEUE": queue})
+def _worker(processes: Processes, queue: str, url: str, slots: int) -> WorkerProcess:
+    return processes.worker(BRIEF, broker=url, concurrency=slots, script=CHAOS, env={"FLEET_QUEUE": queue})
 
 
 def _told(where: str, chaos: Chaos) -> dict[str, int]:
@@ -85,10 +90,17 @@ def test_a_ledger_in_postgresql(rabbitmq_place: RabbitmqPlace, fleet: Fleet) -> 
     rages(fleet, 0)
 
 
-def test_the_embedded_broker(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place_kind", ["4.3"], indirect=True)
+def test_eight_slots_whose_jobs_end_together(on_one_host: Fleet) -> None:
+    rages(on_one_host, 0, slots=8, **TOGETHER)
+
+
+@pytest.mark.parametrize(("slots", "more"), [(SLOTS, {}), (8, TOGETHER)])
+def test_the_embedded_broker(tmp_path: Path, slots: int, more: dict[str, Any]) -> None:
     """Its connections are cut as it does that itself to a worker that it takes for dead."""
     with closing(Stage(tmp_path)) as stage:
-        chaos = Chaos(stage, QUEUE, 0, lambda: _worker(stage, QUEUE, stage.urls["broker"]), lambda: stage.evict(QUEUE))
+        url = stage.urls["broker"]
+        chaos = Chaos(stage, QUEUE, 0, lambda: _worker(stage, QUEUE, url, slots), lambda: stage.evict(QUEUE), **more)
         for key, payload in chaos.jobs().items():
             stage.send(QUEUE, payload, key=key)
         chaos.rages()

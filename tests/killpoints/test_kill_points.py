@@ -10,13 +10,14 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from steadyworker.exports import verify
 from steadyworker.ledger.base import State
+from steadyworker.ledger.facts import Attempt
 from tests.support.stage import Stage, WorkerProcess
 
 TARGETS = {"plain": "tests.killpoints.jobs:Plain", "exports": "tests.killpoints.jobs:Exports"}
@@ -48,6 +49,18 @@ def died(process: WorkerProcess) -> None:
     process.ended(-signal.SIGKILL)
 
 
+def attempts(stage: Stage) -> Sequence[Attempt]:
+    """The attempts of the job, as its ledger has them."""
+    row = stage.row("plain")
+    assert row is not None
+    return stage.ledger.facts.attempts(row.id)
+
+
+def outcomes(stage: Stage) -> list[str]:
+    """How each attempt of the job ended."""
+    return [attempt.outcome for attempt in attempts(stage)]
+
+
 PARENT_POINTS = [
     # point, starts of the one attempt
     ("ledger.claim:before:1", 1),
@@ -71,6 +84,8 @@ def test_the_worker_process_dies_on_the_way_of_a_job_that_succeeds(stage: Stage,
         ends(stage, "plain", State.DONE)
     assert len(stage.lines("starts")) == starts, stage.logs()
     assert Counter(stage.lines("effects")) == {f"job {position}": 1 for position in range(10)}
+    lost = 1 if point == "ledger.claim:after:1" else starts - 1
+    assert outcomes(stage) == ["lost"] * lost + ["done"]
 
 
 RETRY_POINTS = [
@@ -94,6 +109,7 @@ def test_the_worker_process_dies_on_the_way_of_a_retry(stage: Stage, point: str,
     attempts = Counter(line.split()[1] for line in stage.lines("starts"))
     assert attempts == {"1": starts, "2": 1}, stage.logs()
     assert stage.row("plain").counters.attempts == 1  # type: ignore[union-attr]
+    assert outcomes(stage) == ["lost"] * (starts - 1) + ["failed", "done"]
 
 
 @pytest.mark.parametrize(("point", "starts"), RETRY_POINTS)
@@ -108,6 +124,7 @@ def test_the_worker_process_dies_on_the_way_of_a_dead_letter(stage: Stage, point
     row = stage.row("plain")
     assert row is not None
     assert (row.state, row.reason, row.counters.attempts) == (State.DEAD, "exhausted", 3)
+    assert outcomes(stage) == ["failed", "failed", *["lost"] * (starts - 1), "failed"]
 
 
 @pytest.mark.parametrize("whom", ["worker", "child"])
@@ -121,6 +138,8 @@ def test_a_job_that_is_killed_in_the_middle_goes_on_from_its_checkpoint(stage: S
     else:
         assert stage.reaches("plain", State.DONE).counters.crashes == 1
     assert [line.split()[2] for line in stage.lines("starts")] == ["0", "5"], stage.logs()
+    assert outcomes(stage) == ["lost" if whom == "worker" else "crashed", "done"]
+    assert [attempt.checkpoint_before for attempt in attempts(stage)] == [None, "5"]
     assert Counter(stage.lines("effects")) == {f"job {position}": 1 for position in range(10)}
 
 

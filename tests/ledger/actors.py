@@ -151,7 +151,7 @@ def turn(path: str) -> None:
         if not child:
             with patch("sqlite3.connect", partial(sqlite3.connect, factory=Mortal)):
                 ledger = open_ledger(path)
-                owned = [row.token for row, _ in ledger.jobs() if row.state == "running"]
+                owned = [(row.token, None) for row, _ in ledger.jobs() if row.state == "running"]
             claims = [
                 Claimed(JobId("shop", "exports", f"m-{number}-{at}"), None, "me", 0, BODY, Counters()) for at in (1, 2)
             ]

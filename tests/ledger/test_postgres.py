@@ -12,7 +12,9 @@ import pytest
 from steadyworker.clock import Times
 from steadyworker.ledger.base import JobFilter, Ledger, State
 from steadyworker.ledger.postgres import statements as sql
+from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.ledger.postgres.trust import ORPHANS
+from steadyworker.ledger.shared import filter_values
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
@@ -80,11 +82,11 @@ def test_jobs_that_are_late_or_in_an_unfinished_state_are_found_by_an_index(open
         "INSERT INTO steadyworker_progress SELECT uid, 1, 1, 2, '', 1 FROM steadyworker_jobs WHERE number % 10 = 0"
     )
     admin.execute("ANALYZE")
-    values = dict.fromkeys(("namespace", "queue", "states")) | {
-        "late_by": 3600.0,
+    values = filter_values(JobFilter(late_by=3600.0)) | {
+        "states": None,
         "unfinished": True,
-        "kept": False,
         "below": 1 << 62,
+        "start": 0,
         "rows": 200,
     }
     steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
@@ -93,9 +95,34 @@ def test_jobs_that_are_late_or_in_an_unfinished_state_are_found_by_an_index(open
     values |= {"late_by": None, "states": ["interrupted"]}
     steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
     assert {step.get("Index Name") for step in steps} >= {"steadyworker_jobs_unfinished"}
+    dead = values | {"states": ["dead"], "unfinished": False}
+    steps = explained(admin, sql.PAGE, dead | {"margin": 10.0, "lease": 60.0})
+    assert "steadyworker_jobs_dead" in {step.get("Index Name") for step in steps}
     assert list(ledger.jobs(JobFilter(states=(State.INTERRUPTED,)))) == []
     late = [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=3600.0))]
     assert late == [f"k-{number}" for number in range(30_000, 0, -1000)]
+
+
+def test_a_search_for_rare_jobs_reads_a_part_of_the_rows_at_a_time(
+    opened: Open, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that no job of a million has is not found within one call, but a call must end within its limit."""
+    ledger = opened()
+    ledger.ledger_id()
+    admin.execute(ROWS)
+    admin.execute("UPDATE steadyworker_jobs SET reason = 'needle' WHERE key IN ('k-29999', 'k-10002', 'k-2')")
+    spans: list[tuple[int, int]] = []
+    fetch = PostgresLedger._fetch
+
+    def noted(self: PostgresLedger, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        spans.extend([(values["start"], values["below"])] if statement == sql.PAGE else [])
+        return fetch(self, statement, values)
+
+    monkeypatch.setattr(PostgresLedger, "_fetch", noted)
+    monkeypatch.setattr("steadyworker.ledger.postgres.ledger._SPAN", 10_000)
+    found = [row.id.key for row, _ in ledger.jobs(JobFilter(grep="needle"))]
+    assert found == ["k-29999", "k-10002", "k-2"]
+    assert spans == [(20_001, 30_001), (10_001, 20_001), (1, 10_001), (0, 1)]
 
 
 WAITING = """

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Claimed, Hindrance, JobId, KeptMessage
+from steadyworker.ledger.base import Began, Claimed, Ending, Hindrance, JobId, KeptMessage
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
@@ -267,3 +267,22 @@ def test_renewals_touch_no_index(opened: Open, admin: Admin) -> None:
     indexes = admin.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'steadyworker_jobs'").fetchall()
     assert len(indexes) > 4
     assert [index for (index,) in indexes if "lease_until" in index] == []
+
+
+def test_the_end_of_an_attempt_touches_no_index(opened: Open, admin: Admin) -> None:
+    """Its only index is the primary key, and each page has room for the ends of its attempts."""
+    ledger = opened(times=Times())
+    for number in range(200):
+        id = replace(JOB, key=str(number))
+        row = ledger.claim(Claimed(id, None, "me", 0, b"", Counters(), MESSAGE, Began(0, "new", 1)))
+        assert row is not None
+        assert ledger.done(row.token, Ending("done", peak_memory=40 << 20))
+    ledger.close()  # the server counts what a session did when it ends
+    count = (
+        "SELECT n_tup_upd, n_tup_upd - n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'steadyworker_attempts'"
+    )
+    counted = eventually(lambda: [found for found in admin.execute(count).fetchall() if found[0] >= 200], "the counts")
+    ((updates, others),) = counted
+    assert (updates, others < 20) == (200, True), counted
+    indexes = admin.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'steadyworker_attempts'").fetchall()
+    assert [index.rpartition("USING ")[2] for (index,) in indexes] == ["btree (number, fence)"]

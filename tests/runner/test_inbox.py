@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from steadyworker.ledger.base import Token, Verdict
+from steadyworker.ledger.base import Ending, Token, Verdict
 from steadyworker.outcome import Failed
 from steadyworker.runner.state import Inbox
 from steadyworker.slots.base import Ended
@@ -72,10 +72,10 @@ def test_a_slow_ledger_gets_one_event_a_turn_so_that_the_slots_have_their_turns(
     fences = [slot.task.fence for slot in bench.slots if slot.task is not None]
     moving, slow = bench.real.moving, []
 
-    def slowly(token: Token, verdict: Verdict) -> bool:
+    def slowly(token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
         bench.clock.advance(9)
         slow.append(token.fence)
-        return moving(token, verdict)
+        return moving(token, verdict, end)
 
     bench.real.moving = slowly  # type: ignore[method-assign]
     for slot, fence in enumerate(fences):

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
 from steadyworker import Job, RetryPolicy, Worker
+from steadyworker.delivery import Settle
 from steadyworker.ledger.base import Renewal
 from steadyworker.link import CancelCall, MayCommit
+from steadyworker.outcome import Done
 from steadyworker.runner.state import Renewed
-from steadyworker.slots.base import Asked, ServiceCall
+from steadyworker.slots.base import Asked, Ended, ServiceCall
 from steadyworker.testing import Harness
 from tests.runner.bench import Bench
 
@@ -66,3 +70,25 @@ def test_a_dropped_run_gets_a_reply_to_each_request_but_the_end_of_a_call() -> N
     bench.handle(Renewed(bench.clock.boottime(), [(run.token, Renewal(granted=False))]))
     bench.handle(Asked(0, run.token.fence, 1, MayCommit()), Asked(0, run.token.fence, 2, CancelCall(1)))
     assert bench.slots[0].replies == [(1, "fenced")]
+
+
+class Clinging:
+    """A call of a service, whose cancel raises."""
+
+    def cancel(self) -> None:
+        raise RuntimeError("the host is gone")
+
+
+def test_a_cancel_of_a_call_that_raises_is_logged_and_ends_neither_the_runner_nor_the_settlement(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    bench.deliver("one")
+    (run,) = bench.runner.state.by_fence.values()
+    run.calls |= {1: Clinging(), 2: Clinging()}
+    bench.handle(Asked(0, run.token.fence, 3, CancelCall(1)))
+    assert [*run.calls] == [2]
+    bench.handle(Ended(0, run.token.fence, Done()))
+    assert [how for _, how in bench.adapter.settled] == [Settle.ACK]
+    lines = [record.msg for record in caplog.records if "service_failed" in str(record.msg)]
+    assert [(line["key"], line["exc_info"]) for line in lines] == [("one", True)] * 2  # type: ignore[index]

@@ -10,7 +10,7 @@ import pytest
 from steadyworker.adapter import Delivered, Lost
 from steadyworker.delivery import KEY, Delivery, Redelivered, Settle
 from steadyworker.events import Event, JobEnded, JobStarted
-from steadyworker.ledger.base import JobId, Moving, State, Token, Verdict
+from steadyworker.ledger.base import Ending, JobId, Moving, State, Token, Verdict
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters, Done, Failed
 from steadyworker.runner.runner import RunnerEvent
@@ -179,7 +179,7 @@ def test_a_commit_has_at_most_64_writes() -> None:
     sizes: list[int] = []
     record = bench.real.record
 
-    def sized(claims: Sequence[Any], ended: Sequence[Token]) -> Any:
+    def sized(claims: Sequence[Any], ended: Sequence[tuple[Token, Ending | None]]) -> Any:
         sizes.append(len(claims) + len(ended))
         return record(claims, ended)
 

@@ -206,3 +206,31 @@ def test_a_worker_process_serves_what_it_does(stage: Stage) -> None:
     eventually(lambda: done in page(), "settled", report=page)
     process.terminate()
     process.ended(0)
+
+
+def test_of_two_worker_processes_one_measures_what_waits(stage: Stage) -> None:
+    """The ledger has the numbers for every screen, and one process has them as metrics."""
+    addresses = [free_address(), free_address()]
+    processes = [stage.worker(STEPS, health=health) for health in addresses]
+    for health in addresses:
+        ready(health)
+    for number in range(5):
+        stage.send("steps", {"gate": "gate", "steps": 1}, key=f"k-{number}")
+
+    def pages() -> str:
+        return "".join(probe(health, "metrics")[1] for health in addresses)
+
+    unacked = 'steadyworker_queue_messages{queue="steps",state="unacked"} 2.0'
+    eventually(lambda: unacked in pages(), "two of them run", within=40, report=pages)
+    assert pages().count('steadyworker_queue_messages{queue="steps",state="ready"} 3.0') == 1
+    (measured,) = eventually(stage.ledger.facts.depths, "the record")
+    assert (measured.queue, measured.depth.ready, measured.depth.unacked, measured.depth.consumers) == (
+        "steps",
+        3,
+        2,
+        2,
+    )
+    stage.open()
+    for process in processes:
+        process.terminate()
+        process.ended(0)

@@ -40,6 +40,11 @@ def test_a_password_reaches_no_log_no_ledger_and_no_dead_letter(stage: Stage, is
     assert failed.reason == f"ConnectionError: {SHOWN}"
     notes = [json.loads(line)["note"] for line in jobs.log.read_text().splitlines()]
     assert sorted(notes) == ["", "", "", SHOWN]
+    attempts = [stage.ledger.facts.attempts(row.id)[0] for row, _ in stage.ledger.jobs()]
+    assert sorted(attempt.outcome for attempt in attempts) == ["failed", "rejected", "rejected", "rejected"]
+    for attempt in attempts:
+        assert SHOWN in attempt.traceback
+        assert "hunter2" not in repr(attempt)
     log = process.log.read_text()
     assert f"ConnectionError: {SHOWN}" in process.reports("job_failed")["exception"]
     for written in (log, jobs.log.read_text(), letters.log.read_text()):

@@ -251,3 +251,20 @@ def test_a_budget_of_sixteen_seconds_drains_for_three(stage: Stage) -> None:
     process.ended(0)
     assert stage.lines("cleaned") == ["job"]
     assert counted(stage, "tidy") == (0, 0, 0, 1)
+
+
+def test_ctrl_c_states_what_happens_now_and_what_another_one_does(stage: Stage) -> None:
+    """Each of the three lines comes before the stage changes, so a person need not know the signals by heart."""
+    process = mid_job(stage, payload={"gate": "gate"}, stop_within=28)
+    for number in range(3):
+        process.send_signal(signal.SIGINT)
+        process.reports("stop_requested", number + 1)
+    assert [(line["now"], line["then"]) for line in process.lines("stop_requested")] == [
+        (
+            "receives no more messages; running jobs may finish within 15 s",
+            "a second Ctrl-C interrupts the jobs, which go on later from their last checkpoints",
+        ),
+        ("interrupts the jobs", "a third Ctrl-C kills them"),
+        ("kills the jobs", "it ends within 3 s"),
+    ]
+    process.ended(lifecycle.EX_TERMINATED)

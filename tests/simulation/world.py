@@ -85,6 +85,7 @@ class Faults:
     outage: float = 0.0
     suspend: float = 0.0
     restore: float = 0.0
+    pause: float = 0.0
 
 
 CALM = Faults(*[0.0] * len(fields(Faults)))
@@ -208,7 +209,7 @@ def _single(name: str, arguments: tuple[Any, ...], answer: Any) -> list[tuple[st
     (claims, ended), (rows, granted) = arguments, answer
     return [
         *(("claim", (claim,), row) for claim, row in zip(claims, rows, strict=True)),
-        *(("done", (token,), done) for token, done in zip(ended, granted, strict=True)),
+        *(("done", end, done) for end, done in zip(ended, granted, strict=True)),
     ]
 
 
@@ -326,7 +327,7 @@ class SimWorker:
         self.next_turn = self.clock.monotonic() + (1.0 if self.keeper.away else self.world.times.renew)
 
     def _check(self) -> None:
-        self.keeper.read_cancels()
+        self.keeper.read_orders()
         self.next_check = self.clock.monotonic() + self.world.times.cancel_poll
 
 
@@ -533,7 +534,7 @@ class World:
         """Count the runs whose outcome a death can take along."""
         self.kills += 1
 
-    def _fault(self) -> None:  # noqa: C901 - one line per fault
+    def _fault(self) -> None:  # noqa: C901, PLR0912 - one line per fault
         faults, rng = self.faults, self.rng
         if faults is CALM:
             return
@@ -556,6 +557,8 @@ class World:
             self._cancel()
         if faults.move and rng.random() < faults.move:
             self._move_letters()
+        if faults.pause and rng.random() < faults.pause and not self.ledger.facts.resume(NAMESPACE, QUEUE):
+            self.ledger.facts.pause(NAMESPACE, QUEUE, "operator", "")
         if faults.stop and rng.random() < faults.stop:
             worker.stopping = True
             worker.runner.post(Staged(Stage.INTERRUPTING))
@@ -607,6 +610,7 @@ class World:
     def heal(self) -> None:
         """Every fault ends; whoever was stopping is replaced; at times one worker is left; all goes on until nothing is to do."""
         kills, self.faults = self.faults.kill > 0, CALM
+        self.ledger.facts.resume(NAMESPACE, QUEUE)
         for worker in list(self.workers):
             worker.ledger_away = False
             worker.frozen_until = 0.0

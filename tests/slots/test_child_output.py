@@ -85,7 +85,7 @@ def test_of_a_hundred_megabytes_each_line_is_logged_or_counted(
 @pytest.mark.parametrize(
     ("do", "cause", "last"),
     [
-        ("half_then_die", "SIGABRT", ["a whole line", "half a liFatal Python error: Aborted"]),
+        ("half_then_die", "SIGABRT", ["a whole line", "half a li\nFatal Python error: Aborted"]),
         ("corrupt", "SIGABRT", ["double free", "Fatal Python error: Aborted"]),
         ("fatal", "SIGABRT", ["Fatal Python error: ", "what a C extension found", 'printing.py", line ']),
     ],

@@ -364,7 +364,8 @@ def test_close_tears_down_and_by_force_when_it_must(rig: MakeRig, tmp_path: Path
     began = time.monotonic()
     slot.close(0.3)
     assert time.monotonic() - began < SOON
-    assert slot.next(Ended) == Ended(0, fence, Interrupted(), slot.received[-1].seconds, killed=True)  # type: ignore[union-attr]
+    ended = slot.next(Ended)
+    assert ended == Ended(0, fence, Interrupted(), ended.seconds, killed=True, peak_memory=ended.peak_memory)
     assert not (tmp_path / "other").exists()
 
 

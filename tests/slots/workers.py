@@ -170,6 +170,23 @@ class Modes(Worker[Asked, int]):
     def segfault(self, job: Job[Asked, int]) -> None:
         ctypes.string_at(0)
 
+    def fork_crashes_then_killed(self, job: Job[Asked, int]) -> None:
+        if (copy := os.fork()) == 0:
+            ctypes.string_at(0)
+        os.waitpid(copy, 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def close_low_then_segfault(self, job: Job[Asked, int]) -> None:
+        """Closes what a daemon closes, and opens a file under one of these numbers."""
+        os.closerange(3, 100)
+        for _ in range(8):
+            os.open(os.devnull, os.O_WRONLY)
+        ctypes.string_at(0)
+
+    def eat_and_return(self, job: Job[Asked, int]) -> None:
+        eaten = b"x" * (100 << 20)
+        del eaten
+
     def leave_silently(self, job: Job[Asked, int]) -> None:
         os._exit(0)
 
@@ -428,3 +445,18 @@ class Tidy(Worker[Asked]):
 
     def teardown(self) -> None:
         self.file.write_text(f"torn down by {os.getpid()}", encoding="utf-8")
+
+
+async def far_away() -> None:
+    await asyncio.sleep(0)
+    raise ValueError("boom")
+
+
+class AsyncFails(Worker[Asked, int]):
+    """Raises in a coroutine that it awaits."""
+
+    queue = "async-fails"
+    time_limit = 60
+
+    async def handle(self, job: Job[Asked, int]) -> None:
+        await far_away()

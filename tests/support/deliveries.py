@@ -15,7 +15,7 @@ def received(options: Options, queue: str, count: int) -> list[Delivery]:
     adapter = open_adapter_for(queue, options)
     signals: SimpleQueue[Signal] = SimpleQueue()
     adapter.start(signals.put)
-    adapter.prefetch(count)
+    adapter.prefetch(min(count, 100))  # an adapter can need a subscription for each
     found: list[Delivery] = []
     try:
         while len(found) < count:

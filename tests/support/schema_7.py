@@ -14,14 +14,18 @@ from typing import Any
 from unittest.mock import patch
 
 from steadyworker.ledger import base
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Row, State, Token
-from steadyworker.ledger.shared import KEEP as TIMES
+from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Row, State, Token
+from steadyworker.ledger.shared import KEEP as PRESENT_TIMES
 from steadyworker.ledger.shared import Values, claim_values, mine_values, pk_values, seen_values
 from steadyworker.ledger.sqlite import schema
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.ledger.sqlite.rows import kept_values, new_row, storable
+from tests.support import schema_8
 
 SCHEMA_VERSION = 7
+
+TIMES = PRESENT_TIMES | {"keep_confirmed": 86_400.0, "keep_dead": 30 * 86_400.0}
+"""The times that this version keeps jobs, for all Workers alike."""
 
 APPLICATION_ID = 0x53574C47
 """The number in the file's header (`SWLG`) that distinguishes a ledger from any other SQLite database."""
@@ -466,7 +470,7 @@ def _replay(self: SqliteLedger, id: JobId, message: KeptMessage, body_sha256: by
     return inserted.rowcount == 1
 
 
-def _done(self: SqliteLedger, token: Token) -> bool:
+def _done(self: SqliteLedger, token: Token, _end_of_run: Ending | None = None) -> bool:
     return self._write(schema.DONE, token, TIMES | {"now": self._clock.wall(), "step": self._step()})
 
 
@@ -507,6 +511,6 @@ def version_before(statements: Mapping[str, object] | None = None) -> Iterator[N
             if name.isupper() and not name.startswith("_") and name not in {"TIMES", "READERS"}:
                 ours = value.replace(":wall_ms", ":drawn") if isinstance(value, str) else value
                 stack.enter_context(patch.object(schema, name, ours, create=name in {"SKIP_FENCE", "LATE_PAGE"}))
-        for name, method in _METHODS.items():
+        for name, method in {**schema_8.METHODS, **_METHODS}.items():
             stack.enter_context(patch.object(SqliteLedger, name, method))
         yield

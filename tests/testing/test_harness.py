@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,6 +153,61 @@ def test_a_lease_that_expires_is_a_take_over(harness: MakeHarness) -> None:
     ]
 
 
+def test_a_killed_worker_process_is_replaced_and_the_job_goes_on_from_its_checkpoint(harness: MakeHarness) -> None:
+    h = harness(Exports)
+    key = h.send(Exports, Request("endless"))
+    h.wait(key, until="checkpoint")
+
+    h.kill(key)
+    row = h.wait(key)
+
+    assert row is not None
+    assert (row.state, row.counters) == (State.DONE, Counters(losses=1))
+    assert h.starts(key) == 2
+    assert [process.stopped for process in h.processes] == [True, False]
+    assert h.dead == []
+
+
+def test_a_killed_worker_process_leaves_its_jobs_to_the_others_without_a_wait_for_the_lease(
+    harness: MakeHarness,
+) -> None:
+    h = harness(Exports)
+    key = h.send(Exports, Request("endless"))
+    h.wait(key, until="checkpoint")
+    h.start()
+    before = h.clock.monotonic()
+
+    h.kill(key)
+    h.wait(key, until=lambda: h.starts(key) == 2)
+
+    assert len(h.processes) == 2
+    assert h.clock.monotonic() - before < 30
+
+
+def test_in_real_children_a_killed_worker_process_takes_its_child_along(harness: MakeHarness) -> None:
+    h = harness(ChildExports, processes=True)
+    key = h.send(ChildExports, {})
+    row = h.wait(key, until="checkpoint", timeout=30)
+    assert row is not None
+    assert row.checkpoint is not None
+
+    h.kill(key)
+    ended = h.wait(key, timeout=30)
+
+    assert not Path(f"/proc/{int(row.checkpoint)}").exists()
+    assert ended is not None
+    assert (ended.state, ended.counters) == (State.DONE, Counters(losses=1))
+
+
+def test_a_delay_until_a_time_is_by_the_fake_clock(harness: MakeHarness) -> None:
+    h = harness(Exports)
+    key = h.send(Exports, Request("m-17"), delay=datetime.fromtimestamp(h.clock.wall() + 3600, UTC))
+    h.advance(3500)
+    assert h.starts(key) == 0
+    h.advance(200)
+    assert h.starts(key) == 1
+
+
 def test_stop_is_a_deploy(harness: MakeHarness) -> None:
     """The job is told, keeps its checkpoint, and goes back; the next worker process goes on."""
     h = harness(Exports)
@@ -212,7 +269,7 @@ def test_what_does_not_come_is_reported_after_the_timeout(harness: MakeHarness) 
         h.wait(key, until="done", timeout=0.2)
 
 
-@pytest.mark.parametrize("verb", [Harness.expire_lease, Harness.kill_child])
+@pytest.mark.parametrize("verb", [Harness.expire_lease, Harness.kill_child, Harness.kill])
 def test_a_verb_for_a_job_that_runs_reports_when_none_does(harness: MakeHarness, verb: Any) -> None:
     h = harness(Exports)
     key = h.send(Exports, Request("m-17"))

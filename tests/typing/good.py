@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
 
-from steadyworker import Client, Interrupt, Job, JobStatus, Reject, Retry, RetryPolicy, Snooze, Worker
+from steadyworker import Client, Interrupt, Job, JobStatus, NewJob, Reject, Retry, RetryPolicy, Snooze, Worker
 from steadyworker.export import Services
 from steadyworker.exports import Manifest, RowExport
 from steadyworker.outcome import Done
@@ -112,10 +112,13 @@ async def asend(client: Client, to: type[PaymentExports] | str) -> list[str]:
     return [await client.asend(PaymentExports, request), await client.asend("any", b""), client.send(to, request)]
 
 
-def send() -> JobStatus | None:
+def send() -> JobStatus:
     with Client("sqlite:broker.db") as client:
         key: str = client.send(PaymentExports, ExportRequest("m-17"), delay=5)
         client.send("payment-exports", {"merchant": "m-17"}, key=key, headers={"tenant": "a"})
+        jobs = (NewJob(ExportRequest(merchant), delay=datetime.now(UTC)) for merchant in ("m-18", "m-19"))
+        keys: list[str] = client.send_many(PaymentExports, jobs)
+        client.send_many("payment-exports", [NewJob({"merchant": "m-20"}, key=keys[0])])
         return client.status(PaymentExports, key)
 
 

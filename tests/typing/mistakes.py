@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steadyworker import Client, Job, Retry, RetryPolicy, Snooze, Worker
+from steadyworker import Client, Job, NewJob, Retry, RetryPolicy, Snooze, Worker
 from steadyworker.exports import RowExport
 from steadyworker.testing import run_one
 
@@ -66,7 +66,8 @@ def sent(client: Client) -> None:
     client.send(Exports, "m-17")  # mistake
     client.send(Exports(), ExportRequest("m-17"))  # mistake
     key: int = client.send(Exports, ExportRequest("m-17"))  # mistake
-    client.status(Exports, key=key).state  # mistake
+    client.status(Exports, key=key).stat  # mistake
+    client.send_many(Exports, [NewJob("m-17")])  # mistake
 
 
 async def sent_without_blocking(client: Client) -> None:

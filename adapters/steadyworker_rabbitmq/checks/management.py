@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from socket import SHUT_RDWR
 from threading import Event, Timer
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -69,6 +69,28 @@ class _ReportedQueue(msgspec.Struct):
     message_bytes: int | None = None
 
 
+class ReportedMessages(msgspec.Struct, frozen=True):
+    """
+    The numbers of a queue that only the management API reports, some seconds ago.
+
+    Attributes:
+        type: The queue's type.
+        state: The queue's state, such as `running` or `minority`; None if unknown.
+        leader: The node that leads a quorum queue; None or empty without a leader.
+        messages_unacknowledged: The messages that consumers hold; None while the API has no statistics of the queue.
+        head_message_timestamp: The timestamp of a classic queue's first message, in seconds since 1970, if its sender has set one.
+    """
+
+    type: str = "classic"
+    state: str | None = None
+    leader: str | None = None
+    messages_unacknowledged: int | None = None
+    head_message_timestamp: int | str | None = None
+
+
+AReport = TypeVar("AReport")
+
+
 @dataclass(frozen=True, slots=True)
 class ManagementApi:
     """
@@ -99,12 +121,8 @@ class ManagementApi:
         Raises:
             Unanswered: The API did not respond with a queue, or refused the user.
         """
-        if (body := self._get(f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}")) is None:
+        if (queue := self._queue(name, _ReportedQueue)) is None:
             return None
-        try:
-            queue = msgspec.json.decode(body, type=_ReportedQueue)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unanswered(f"{self.url} responded with something other than a queue ({error})") from error
         policy = queue.effective_policy_definition
         timeouts = [each.consumer_timeout for each in queue.consumer_details]
         return ExistingQueue(
@@ -120,6 +138,24 @@ class ManagementApi:
             messages=queue.messages or 0,
             message_bytes=queue.message_bytes or 0,
         )
+
+    def messages(self, name: str) -> ReportedMessages | None:
+        """
+        Return the numbers of a queue's messages; None if there is no such queue.
+
+        Raises:
+            Unanswered: The API did not respond with a queue, or refused the user.
+        """
+        return self._queue(name, ReportedMessages, f"?columns={','.join(ReportedMessages.__struct_fields__)}")
+
+    def _queue(self, name: str, kind: type[AReport], query: str = "") -> AReport | None:
+        body = self._get(f"queues/{quote(self.vhost, safe='')}/{quote(name, safe='')}{query}")
+        if body is None:
+            return None
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Unanswered(f"{self.url} responded with something other than a queue ({error})") from error
 
     def _get(self, path: str) -> bytes | None:
         parts = urlsplit(self.url)

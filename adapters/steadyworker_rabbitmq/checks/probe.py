@@ -12,7 +12,7 @@ RabbitMQ 3.10 and 4.3 behave in this way, and the patterns below match the texts
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,8 @@ from steadyworker.network.owed import ANSWER_WITHIN
 from steadyworker_rabbitmq import pika_internals
 from steadyworker_rabbitmq.checks.limits import CONSUMER_TIMEOUTS
 from steadyworker_rabbitmq.checks.management import ManagementApi, Unanswered
-from steadyworker_rabbitmq.checks.queue_state import Difference, ExistingQueue, QueueType, queue_type
+from steadyworker_rabbitmq.checks.queue_state import UNREACHABLE, Difference, ExistingQueue, QueueType, queue_type
+from steadyworker_rabbitmq.depth import Counts, QueueCount, refused_count
 from steadyworker_rabbitmq.errors import QueueUnavailable, closed_channel, is_down, is_missing, largest_body, translated
 from steadyworker_rabbitmq.topology import PlannedQueue, Version
 
@@ -38,8 +39,6 @@ _CURRENT = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+
 _FLAGS = {"durable": True, "auto_delete": False, "exclusive": False}
 """The planned flags of each queue."""
 DOWN = "rabbitmq.queue-node-down"
-_UNREACHABLE = ("down", "stopped", "crashed", "minority")
-"""The states in which the broker cannot reach a queue, as the management API names them."""
 
 _NOBODY = "amq.steadyworker-nobody"
 """A queue name that no client can declare: the prefix is reserved for the broker."""
@@ -96,7 +95,11 @@ class BrokerProbe:
         self._management = management
 
     def exists(self, name: str) -> bool:
-        """Return whether the queue exists, even if the broker cannot reach it; the call needs no permission."""
+        """
+        Return whether the queue exists, even if the broker cannot reach it.
+
+        The call needs no permission. But RabbitMQ 4.3 refuses a user without any right on the queue, and the result is then True.
+        """
         try:
             refused, _ = self._count(name)
         except QueueUnavailable as error:
@@ -105,19 +108,32 @@ class BrokerProbe:
             raise
         return refused is None or not is_missing(refused)
 
-    def consumers(self, name: str) -> int:
-        """Return the number of the queue's consumers; 0 if the queue does not exist. The call needs no permission."""
-        refused, count = self._count(name)
-        if refused is not None and not is_missing(refused):
-            with translated(self._place):
-                raise refused
-        return count
+    def count(self, names: Sequence[str]) -> Counts:
+        """
+        Count the ready messages and the consumers of these queues.
 
-    def _count(self, name: str) -> tuple[ChannelClosedByBroker | None, int]:
-        counted = [0]
+        A question without an answer ends the connection, so its error is also the error of all later queues.
+        """
+        counts: dict[str, QueueCount | BrokerUnavailable] = {}
+        for name in names:
+            counts[name] = self._counted(name)
+            if not self._connection.is_open:
+                return {**dict.fromkeys(names, counts[name]), **counts}
+        return counts
+
+    def _counted(self, name: str) -> QueueCount | BrokerUnavailable:
+        try:
+            refused, count = self._count(name)
+        except QueueUnavailable as error:
+            return error
+        return count if refused is None else refused_count(name, refused)
+
+    def _count(self, name: str) -> tuple[ChannelClosedByBroker | None, QueueCount]:
+        counted = [QueueCount(0, 0)]
 
         def declare(channel: BlockingChannel) -> None:
-            counted.append(channel.queue_declare(name, passive=True).method.consumer_count)
+            method = channel.queue_declare(name, passive=True).method
+            counted.append(QueueCount(method.message_count, method.consumer_count))
 
         return self._ask(f"whether queue {name!r} exists", declare, name), counted[-1]
 
@@ -143,7 +159,7 @@ class BrokerProbe:
         if self._management is not None and self.unasked is None:
             try:
                 if (queue := self._management.queue(name)) is not None:
-                    if queue.state in _UNREACHABLE:
+                    if queue.state in UNREACHABLE:
                         got = f"Expected queue {name!r} at {self._place} to be reachable, got: it is {queue.state}."
                         raise QueueUnavailable(got, id=DOWN)
                     return queue

@@ -11,6 +11,9 @@ from steadyworker_rabbitmq.topology import PlannedQueue
 QueueType = Literal["quorum", "classic", "stream"]
 Values = Mapping[str, object]
 
+UNREACHABLE = ("down", "stopped", "crashed", "minority")
+"""The states in which the broker cannot reach a queue, as the management API names them."""
+
 _TYPES: Mapping[object, QueueType] = {"quorum": "quorum", "classic": "classic", "stream": "stream"}
 
 

@@ -15,13 +15,16 @@ This was tried with rocketmq-client-python 0.5.0rc2 on 4.9.7:
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import replace
 
 from typing_extensions import override
 
-from steadyworker.adapter import Capabilities, Delays, QueueSpec, Settings
+from steadyworker.adapter import Browsed, Capabilities, Delays, Depth, QueueSpec, Settings
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
+from steadyworker_rocketmq.browse import delayed_ones, ready_ones
+from steadyworker_rocketmq.depth import depth_of_locked
 from steadyworker_rocketmq.direct.consumer import DirectConsumer
 from steadyworker_rocketmq.direct.member import LOCKED_FOR
 from steadyworker_rocketmq.direct.publisher import DirectPublisher
@@ -82,6 +85,29 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
         url = self._url()
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
             return len(remoting.members(self._names.group))
+
+    @override
+    def depth(self) -> Depth:
+        """
+        Return the numbers of messages and consumers.
+
+        While other members are in the group and messages wait, no broker reports which of these messages are held.
+        """
+        url, clock = self._url(), self._settings.clock
+        with translated(str(url)), remoting_of(url, clock) as remoting:
+            return depth_of_locked(remoting, self._names, url.delay_levels, clock, self._consumer.held_by)
+
+    @override
+    def browse(self, limit: int) -> Iterator[Browsed]:
+        """Yield messages, also those that members hold, and then the delayed ones, if they are few enough to read them."""
+        url = self._url()
+        with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
+            shown = 0
+            for found in ready_ones(remoting, [(self._names.work, self._names.group)], limit):
+                yield found
+                shown += 1
+            if shown < limit:
+                yield from delayed_ones(remoting, self._names.work, url.delay_levels, limit - shown)
 
     def _prepare(self) -> PreparedTopics:
         """Make topics and the group, and read the brokers' delay levels; raises BrokerUnavailable or ConfigError."""

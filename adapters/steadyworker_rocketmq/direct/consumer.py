@@ -17,7 +17,7 @@ The consumer of one queue at the brokers. A delivery outlives its connection, so
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from steadyworker.adapter import Clock, QueueSpec, Settings
@@ -213,6 +213,10 @@ class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
         self.link = DirectLink(io, self._connect, lambda: str(url()), self._up, self._down, self._ended)
         self._held = DirectHeld(self.link, spec, self._clock, self.signal, lambda: self._window, self._adjust)
         self._only = DirectEpoch(self.link, io, self._held, self._clock, lambda: self._window)
+
+    def held_by(self, members: Sequence[str]) -> Mapping[TopicQueue, int] | None:
+        """Return the offsets of the messages that these members of the group hold; None if other members than this one can hold some."""
+        return self._held.offsets if {*members} <= {self._id} else None
 
     def _connect(self) -> GroupMember:
         """Return an open member; blocks."""

@@ -74,6 +74,11 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
         """The queues whose messages are held."""
         return frozenset(item.locked.queue for item in self._items.values())
 
+    @property
+    def offsets(self) -> dict[TopicQueue, int]:
+        """The offset of the message that is held of each queue; any thread may ask."""
+        return {item.locked.queue: item.locked.message.offset for item in [*self._items.values()]}
+
     def add(self, locked: LockedMessage) -> None:
         """Hold a message, and deliver it."""
         message = locked.message

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from typing_extensions import override
 
-from steadyworker.adapter import Capabilities, Delays, Finding, QueueSpec, Settings, Uncounted
+from steadyworker.adapter import Browsed, Capabilities, Delays, Depth, Finding, QueueSpec, Settings, Uncounted
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
 from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
+from steadyworker_rocketmq.browse import ready_ones
 from steadyworker_rocketmq.checks.findings import refused
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY, member_findings
-from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, unavailable
+from steadyworker_rocketmq.depth import depth_of_group, topics_of
+from steadyworker_rocketmq.errors import ProxyError, is_lacking_right, is_missing_topic, translated, unavailable
 from steadyworker_rocketmq.grpc.checks import library_findings, proxy_findings
 from steadyworker_rocketmq.grpc.client import POLL_WITHIN
 from steadyworker_rocketmq.grpc.consumer import GrpcConsumer
 from steadyworker_rocketmq.grpc.publisher import GrpcPublisher
+from steadyworker_rocketmq.topology import remoting_of
 
 _finding = FindingTexts("steadyworker_rocketmq")
+
+_NO_NUMBERS = (
+    "a proxy reports no numbers and shows no messages; name the name servers with ?namesrv=host:9876 in --broker"
+)
 
 
 class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
@@ -119,3 +127,27 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
                     raise unavailable(error, str(self._url())) from error
             remedy = "grant that right" if is_lacking_right(unanswered.__cause__) else MEMBERS_REMEDY
             return Uncounted(f"a proxy's remoting port did not count them: {str(unanswered).rstrip('.')}", remedy)
+
+    @override
+    def depth(self) -> Depth:
+        """Return the numbers of messages and consumers; without `?namesrv=`, only the consumers are counted."""
+        url, consumers = self._url(), self.consumers()
+        if not url.namesrv:
+            unknown = Depth.unknown(_NO_NUMBERS)
+            if isinstance(consumers, Uncounted):
+                return replace(unknown, why={**unknown.why, "consumers": f"{consumers.why}; {consumers.remedy}"})
+            why = {name: text for name, text in unknown.why.items() if name != "consumers"}
+            return replace(unknown, consumers=consumers, why=why)
+        with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
+            return depth_of_group(remoting, self._names, self._settings.clock, consumers)
+
+    @override
+    def browse(self, limit: int) -> Iterator[Browsed]:
+        """Yield messages that no consumer holds, and delayed ones that are due; raises Refused without `?namesrv=`."""
+        url = self._url()
+        if not url.namesrv:
+            raise Refused(
+                f"Expected name servers in the broker's URL, got none: {_NO_NUMBERS}.", id="rocketmq.no-name-server"
+            )
+        with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
+            yield from ready_ones(remoting, topics_of(self._names), limit)

@@ -110,6 +110,17 @@ class ArtemisManagement:
         """Return the result of an operation that returns JSON in a text; raises the errors of `ask`."""
         return json.loads(self.ask(resource, operation, *arguments))
 
+    def attributes(self, name: str, by: str = "name") -> dict[str, str] | None:
+        """Return the attributes of the queue with this name, or with this address; None if there is no such queue."""
+        wanted = json.dumps({"field": by, "operation": "EQUALS", "value": name})
+        queues: list[dict[str, str]] = self.ask_json("broker", "listQueues", wanted, 1, 1)["data"]
+        return queues[0] if queues else None
+
+    def moved_to(self, queue: str) -> str | None:
+        """Return the address to which Artemis moves dead letters of this queue, which need not exist; None if Artemis deletes them."""
+        address: str | None = self.ask_json("broker", "getAddressSettingsAsJSON", queue).get("deadLetterAddress")
+        return address or None
+
 
 def dead_letter_address(visited: Visit, queue: str, default: str) -> str | None:
     """
@@ -120,10 +131,9 @@ def dead_letter_address(visited: Visit, queue: str, default: str) -> str | None:
     Raises Silent or OSError if the connection fails.
     """
     try:
-        settings = ArtemisManagement(visited).ask_json("broker", "getAddressSettingsAsJSON", queue)
+        return ArtemisManagement(visited).moved_to(queue)
     except BrokerError:
         return default
-    return settings.get("deadLetterAddress") or None
 
 
 def newest(visited: Visit) -> int | None:

@@ -67,19 +67,30 @@ def census(visited: Visit, queue: str) -> int | Uncounted:
             advisories = [json.loads(body) for _, body in _advised(visited, _CONSUMERS + queue)]
             found = [each["ConsumerInfo"] for each in advisories if "ConsumerInfo" in each]
             return len({each["consumerId"]["connectionId"] for each in found if not each.get("browser")})
-        consumers = _listed(ArtemisManagement(visited), queue)
-        return len({each["connectionID"] for each in consumers if not each.get("browseOnly")})
-    except MissingError:
-        return 0
-    except NoAdvisoriesError:
+        return connections(ArtemisManagement(visited), queue)
+    except (BrokerError, NoAdvisoriesError) as error:
+        return uncounted(visited, error)
+
+
+def uncounted(visited: Visit, error: BrokerError | NoAdvisoriesError) -> Uncounted:
+    """Return the cause and the remedy if the broker does not answer this user's question; raise the error if the question failed."""
+    if isinstance(error, NoAdvisoriesError):
         remedy = 'set advisorySupport="true" on <broker> in activemq.xml, and restart the broker'
         return Uncounted("the broker sends no advisory messages, which list the consumers", remedy)
-    except BrokerError as error:
-        _check(visited, error)
-        if isinstance(error, NoRepliesError):
-            remedy = _ARTEMIS_RIGHTS if is_right(error) else _REPLIES_REMEDY
-            return Uncounted(f"the broker refused a queue for its reply ({error})", remedy)
-        return Uncounted(f"the broker refused the question ({error})", _REMEDIES[visited.dialect.name])
+    _check(visited, error)
+    if isinstance(error, NoRepliesError):
+        remedy = _ARTEMIS_RIGHTS if is_right(error) else _REPLIES_REMEDY
+        return Uncounted(f"the broker refused a queue for its reply ({error})", remedy)
+    return Uncounted(f"the broker refused the question ({error})", _REMEDIES[visited.dialect.name])
+
+
+def connections(management: ArtemisManagement, queue: str) -> int:
+    """Return the number of connections that consume a queue of Artemis; raises the errors of `ArtemisManagement.ask`."""
+    try:
+        consumers = _listed(management, queue)
+    except MissingError:
+        return 0
+    return len({each["connectionID"] for each in consumers if not each.get("browseOnly")})
 
 
 def subscriptions(visited: Visit, queue: str) -> int | None:

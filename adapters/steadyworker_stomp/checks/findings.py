@@ -9,7 +9,6 @@ Probes find some of Classic's problems, and a note lists what the checks could n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
@@ -207,10 +206,10 @@ class _BrokerCheck:
         """Return the risks of one queue, from Artemis's reports about it."""
         management = ArtemisManagement(visited)
         settings = management.ask_json("broker", "getAddressSettingsAsJSON", queue)
-        own = _attributes(management, queue)
+        own = management.attributes(queue)
         state = ArtemisQueue(queue, queue == self._spec.queue, {**settings}, own, *_routing(management, queue))
         address = settings.get("deadLetterAddress")
-        kept = _attributes(management, address, "address") is not None if address else None
+        kept = management.attributes(address, "address") is not None if address else None
         return [*risks(state, dlq=self._url.moved_to(self._spec.queue), letters_kept=kept)]
 
 
@@ -225,13 +224,6 @@ def _asking(queue: str) -> Callable[[Visit], bool | str]:
 def _prefetch_finding(visited: Visit) -> Finding | None:
     """Return an error if Classic, or a proxy in front of Classic, sends more messages than we ask for. Artemis has no queue for this probe."""
     return None if probes.honours_prefetch(visited) else _finding("activemq.prefetch-ignored")
-
-
-def _attributes(management: ArtemisManagement, name: str, by: str = "name") -> dict[str, str] | None:
-    """Return the attributes of the queue with this name, or with this address; None if there is no such queue."""
-    wanted = json.dumps({"field": by, "operation": "EQUALS", "value": name})
-    queues = management.ask_json("broker", "listQueues", wanted, 1, 1)["data"]
-    return queues[0] if queues else None
 
 
 def _routing(management: ArtemisManagement, address: str) -> tuple[Sequence[str], int]:

@@ -140,7 +140,7 @@ def _again(ranked: list[tuple[Story | None, Alike]], alike: Alike) -> list[str]:
 
 
 def _others(ranked: list[tuple[Story | None, Alike]], id_: str) -> list[Flag]:
-    """Return the first flag of each other id, in the order of time."""
+    """Return the first flag of every id except `id_`, in the order of time."""
     first: dict[str, Flag] = {}
     for _, alike in ranked:
         flag = alike.worst

@@ -65,7 +65,8 @@ def die(*, unheard: bool = False) -> NoReturn:
 
     Args:
         unheard: True if the parent is dying, but the system perhaps still reports the parent as alive.
-            Linux closes the parent's files first, and sends PDEATHSIG when the thread that started the host ends.
+            This happens in two cases: Linux closes the files of a dying parent before it reports the death,
+            and Linux sends PDEATHSIG at the end of the thread that started the host, while the parent's other threads can still run.
     """
     if unheard or os.getppid() != int(sys.argv[1]):
         folder = str(Path(tempfile.gettempdir()).parent)

@@ -15,6 +15,7 @@ The tests run on PostgreSQL 15.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,12 +32,15 @@ from steadyworker.findings import FindingTexts
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger.base import (
     EVERY_ROW,
+    RATE_OVER,
     REPLAYED,
     Claimed,
+    Ending,
     JobFilter,
     JobId,
     KeptMessage,
     Ledger,
+    Orders,
     Orphan,
     OwnerSeen,
     Progress,
@@ -46,11 +50,15 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Facts, OwnerReport
+from steadyworker.ledger.facts_rows import report_of, report_text
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.clocks import clock_findings
+from steadyworker.ledger.postgres.facts import PostgresFacts
 from steadyworker.ledger.postgres.rows import (
     LONGEST_DELAY,
     claims_values,
+    ends_values,
     message_values,
     row_of,
     settlement_values,
@@ -60,19 +68,26 @@ from steadyworker.ledger.postgres.rows import (
 from steadyworker.ledger.postgres.session import Identity, PostgresSession
 from steadyworker.ledger.postgres.trust import PostgresTrust
 from steadyworker.ledger.postgres.url import ServerAddress, server_address
+from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
+    Retentions,
     Values,
+    began_values,
     claim_values,
     counters_values,
+    dead_values,
+    ending_values,
     filter_values,
     mine_values,
     never_dead,
     no_ledger_finding,
+    orders_of,
     orphan,
     permit,
     pk_values,
+    progress_of,
     progress_values,
     purged,
     seen_values,
@@ -80,6 +95,7 @@ from steadyworker.ledger.shared import (
     unusable_finding,
 )
 from steadyworker.outcome import Counters
+from steadyworker.text.versions import version
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -89,6 +105,12 @@ How long the renewal of all leases waits for a locked row, as a share of the cal
 
 This wait is short, because the rows that the renewal has already locked stay locked meanwhile.
 """
+
+_MOST_ROWS = 2000
+"""The largest number of rows in a page of a listing; the first page has `PAGE_ROWS`, and each later page twice as many."""
+
+_SPAN = 50_000
+"""The number of rows that one statement of a listing reads at most if only an index by number finds them."""
 
 
 class PostgresLedger(Ledger):
@@ -127,6 +149,7 @@ class PostgresLedger(Ledger):
         self._address = address()
         self._owners_dir = owners_dir
         self._worker = storable(worker)
+        self._version = ""
         self._lease = {"lease": times.lease, "margin": times.margin}
         self._call = times.call_timeout
         self._clock = clock
@@ -135,12 +158,20 @@ class PostgresLedger(Ledger):
         self._trust = PostgresTrust(clock, times.lease)
         self._record = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._renewals = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
+        self._facts = PostgresFacts(self._record, self._renewals)
+        self._retentions = Retentions()
+        self._orders: tuple[tuple[str, int], Orders] | None = None
         self._is_dead = is_dead or self._lock_is_free
 
     @property
     @override
     def url(self) -> str:
         return self._address.shown
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @override
     def ledger_id(self) -> str:
@@ -176,10 +207,12 @@ class PostgresLedger(Ledger):
         return [(str(namespace), str(queue)) for namespace, queue in self._fetch(sql.BINDINGS, {})]
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+    def register(self, owner: str, host: str, queues: Sequence[str], report: OwnerReport | None = None) -> bool:
         lock = str(proof.lock_path(self._owners_dir, owner))
-        values = {"host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
+        values: Values = {"host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
+        values["report"] = report_text(report)
         with self._renewals.connection() as db:
+            self._orders = None  # a restored copy of the ledger can have this version, and other orders
             return self._trust.register(db, owner, values)
 
     @override
@@ -192,8 +225,8 @@ class PostgresLedger(Ledger):
     @override
     def owners(self) -> Sequence[OwnerSeen]:
         return [
-            OwnerSeen(owner, host, tuple(queues), max(0.0, seen_ago), self._is_dead(owner))
-            for owner, host, queues, seen_ago in self._fetch(sql.OWNERS, KEEP)
+            OwnerSeen(owner, host, tuple(queues), max(0.0, seen_ago), self._is_dead(owner), report_of(report))
+            for owner, host, queues, seen_ago, report in self._fetch(sql.OWNERS, KEEP)
         ]
 
     @override
@@ -237,25 +270,32 @@ class PostgresLedger(Ledger):
     @override
     def claim(self, claim: Claimed) -> Row | None:
         values = claim_values(claim, self._worker) | message_values(claim.message)
+        values |= began_values(claim, os.getpid(), self._own_version())
         if claim.seen is None:
             return self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
         return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
 
     @override
-    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    def record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
         uids = [secrets.token_hex(16) for _ in claims]
-        tokens = {f"ended_{name}": values for name, values in tokens_values(ended).items()}
         with self._record.connection() as db:
             ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
-            values = claims_values(claims, drawn, uids) | tokens | self._lease | {"worker": self._worker}
-            values |= self._settled_values()
+            values = claims_values(claims, drawn, uids) | ends_values(ended) | self._lease | self._settled_values()
+            values |= {"worker": self._worker, "pid": os.getpid(), "version": self._own_version()}
             cursor = db.run(sql.CLAIM_MANY, values, then=f"; {sql.DONE_MANY}; {sql.SETTLE}")
             rows = [row_of(found, never_dead) for found in cursor.fetchall()]
             cursor.nextset()
             done = {uid for (uid,) in cursor.fetchall()}
         claimed = {row.uid: row for row in rows}
         # The statement leaves out a row that another session holds, such as a renewal; the single write waits for it.
-        return [claimed.get(uid) for uid in uids], [token.uid in done or self.done(token) for token in ended]
+        return [claimed.get(uid) for uid in uids], [token.uid in done or self.done(token, end) for token, end in ended]
+
+    def _own_version(self) -> str:
+        """Return the version of this worker process, which is found at the first claim, because that takes a millisecond."""
+        self._version = self._version or version()
+        return self._version
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
@@ -300,25 +340,30 @@ class PostgresLedger(Ledger):
         return permit(self._fetch(sql.MAY_COMMIT, mine_values(token) | self._lease))
 
     @override
-    def done(self, token: Token) -> bool:
-        return self._write(sql.DONE, token, KEEP)
+    def done(self, token: Token, end: Ending | None = None) -> bool:
+        return self._write(sql.DONE, token, KEEP | ending_values(end, storable))
 
     @override
-    def interrupted(self, token: Token, counters: Counters) -> bool:
-        return self._write(sql.INTERRUPTED, token, counters_values(counters))
+    def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
+        return self._write(sql.INTERRUPTED, token, counters_values(counters) | ending_values(end, storable))
 
     @override
-    def moving(self, token: Token, verdict: Verdict) -> bool:
-        return self._write(sql.MOVING, token, settlement_values(verdict))
+    def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
+        return self._write(sql.MOVING, token, settlement_values(verdict) | ending_values(end, storable))
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
-        return self._write(sql.MOVED, token, KEEP | {"wake_in": min(wake_in, LONGEST_DELAY)})
+        values = KEEP | dead_values(self._retentions.of(token.id)) | {"wake_in": min(wake_in, LONGEST_DELAY)}
+        return self._write(sql.MOVED, token, values)
 
     @override
     def settled(self, token: Token, known: bool) -> None:
         # The transaction of the next claim, or `flush`, carries this write out; this saves one commit in three.
         self._settled.append((token, known))
+
+    @override
+    def retain(self, namespace: str, queue: str, times: Retention) -> None:
+        self._retentions.set(namespace, queue, times)
 
     @override
     def flush(self) -> None:
@@ -336,6 +381,7 @@ class PostgresLedger(Ledger):
             "settled_uids": [token.uid for token in settled],
             "settled_fences": [token.fence for token in settled],
             "settled_known": list(settled.values()),
+            "settled_keep": [self._retentions.of(token.id).done for token in settled],
         }
 
     @override
@@ -349,10 +395,13 @@ class PostgresLedger(Ledger):
         self._change(sql.CONFLICT, pk_values(id))
 
     @override
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
-        with self._renewals.connection() as db:  # the keeper reads the marks between its renewals
-            # This call sets no limits, because a read waits for no row; this is the most frequent call of a fleet.
-            return dict(db.execute(sql.CANCEL_MARKS, {"owner": owner}).fetchall())
+    def orders(self, owner: str) -> Orders:
+        with self._renewals.connection() as db:  # the keeper reads the orders between its renewals
+            # These calls set no limits, because a read waits for no row.
+            ((version,),) = db.execute(sql.ORDERS_VERSION).fetchall()
+            if self._orders is None or self._orders[0] != (owner, version):
+                self._orders = (owner, version), orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
+            return self._orders[1]
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -360,7 +409,7 @@ class PostgresLedger(Ledger):
 
     @override
     def progress(self, token: Token, progress: Progress) -> None:
-        self._write(sql.PROGRESS, token, progress_values(progress, storable))
+        self._write(sql.PROGRESS, token, progress_values(progress, storable) | {"rate_over": RATE_OVER})
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
@@ -370,7 +419,7 @@ class PostgresLedger(Ledger):
     @override
     def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         self.flush()
-        values = filter_values(which) | {"unfinished": unfinished(which), "rows": PAGE_ROWS}
+        values = filter_values(which) | {"unfinished": unfinished(which)}
         values["states"] = None if which.states is None else [state.value for state in which.states]
         return self._pages(values | self._lease)
 
@@ -381,7 +430,7 @@ class PostgresLedger(Ledger):
     @override
     def last_progress(self, id: JobId) -> Progress | None:
         found = self._fetch(sql.LAST_PROGRESS, pk_values(id))
-        return Progress(*found[0]) if found else None
+        return progress_of(*found[0]) if found else None
 
     @override
     def forget(self, id: JobId) -> None:
@@ -391,7 +440,10 @@ class PostgresLedger(Ledger):
     def purge(self) -> int:
         self.flush()
         removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))
+        for old in self._retentions.attempts(self._clock.wall()):
+            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP)
+        self._facts.purge()
         proof.sweep(self._owners_dir, self._holding)
         return removed
 
@@ -438,16 +490,26 @@ class PostgresLedger(Ledger):
         return proof.is_dead(self._owners_dir, owner)
 
     def _pages(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
-        """Return the rows, newest first, page by page, so that a long listing delays no other call."""
-        below = (1 << 63) - 1
-        while True:
-            page = self._fetch(sql.PAGE, values | {"below": below})
-            for *row, is_wanted, number, done, total, note, at in page:
+        """
+        Return the rows, newest first, page by page, so that a long listing delays no other call.
+
+        A page reads at most `_SPAN` rows, because a search for rare rows could otherwise take longer than a call may.
+        Rows with an index of their own need no such limit.
+        """
+        indexed = values["unfinished"] or values["states"] == [State.DEAD.value]
+        ((below,),) = self._fetch(sql.ABOVE_ALL, {})
+        rows = PAGE_ROWS
+        while below > 0:
+            start = 0 if indexed else max(0, below - _SPAN)
+            page = self._fetch(sql.PAGE, values | {"below": below, "start": start, "rows": rows})
+            for *row, is_wanted, number, done, total, note, at, before_at, before_done in page:
                 if is_wanted:
-                    yield row_of(row, self._is_dead), None if at is None else Progress(done, total, note, at)
+                    progress = None if at is None else progress_of(done, total, note, at, before_at, before_done)
+                    yield row_of(row, self._is_dead), progress
                 below = number
-            if len(page) < PAGE_ROWS:
-                return
+            if len(page) < rows:
+                below = start
+            rows = min(2 * rows, _MOST_ROWS)
 
 
 def _locked(error: LedgerUnavailable) -> bool:

@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Row, State, Token, Verdict
+from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Moving, Row, State, Token, Verdict
 from steadyworker.ledger.shared import Values, verdict_values
 from steadyworker.outcome import Counters
 
@@ -47,6 +47,9 @@ def claims_values(claims: Sequence[Claimed], drawn: int, uids: Sequence[str]) ->
         "first_failed_at": [each.first_failed_at for each in counters],
         "bodies": [each["body"] for each in messages],
         "facts": [each["facts"] for each in messages],
+        "slots": [None if claim.run is None else claim.run.slot for claim in claims],
+        "becauses": [None if claim.run is None else claim.run.because for claim in claims],
+        "epochs": [None if claim.run is None else claim.run.epoch for claim in claims],
     }
 
 
@@ -56,6 +59,14 @@ def tokens_values(tokens: Sequence[Token]) -> Values:
         "uids": [token.uid for token in tokens],
         "fences": [token.fence for token in tokens],
         "owners": [token.owner for token in tokens],
+    }
+
+
+def ends_values(ended: Sequence[tuple[Token, Ending | None]]) -> Values:
+    """Return the parameters of several ends of jobs, with one array for each column."""
+    return {f"ended_{name}": values for name, values in tokens_values([token for token, _ in ended]).items()} | {
+        "ended_outcomes": [None if end is None else end.outcome for _, end in ended],
+        "ended_peaks": [None if end is None else end.peak_memory for _, end in ended],
     }
 
 

@@ -122,7 +122,7 @@ class LedgerConnection(psycopg.Connection[tuple[Any, ...]]):
 
         The server's limits are shorter than this process's limit, so that no statement takes effect long after its call.
         The server waits for a lock for at most `lock_wait` seconds, by default half of the limit for a call.
-        The statement runs for at most `longest` seconds, by default most of the limit for a call.
+        The statement runs for at most `longest` seconds, by default 80 % of the limit for a call.
         """
         limits = {
             "lock_timeout": max(1, round(1000 * (self.call / 2 if lock_wait is None else lock_wait))),  # 0 is no limit

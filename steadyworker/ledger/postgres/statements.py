@@ -3,7 +3,9 @@ The PostgreSQL ledger's statements.
 
 The server's clock (`clock_timestamp()`) sets and judges all times; no worker's clock decides anything.
 
-Each write is one statement, and therefore one transaction; only a claim's transaction also marks settled jobs.
+Most writes are one statement, and therefore one transaction.
+A claim's transaction can have more statements: it also records which earlier settlements are confirmed (`SETTLE`),
+and the claims of one turn also record the jobs that are done (`DONE_MANY`).
 A claim draws its fence in an earlier statement, so no statement locks both the row of `steadyworker_meta` and a job's row.
 Therefore claims never deadlock, and a claim that waits for its job's row, or for the disk, delays no other claim.
 If the ledger refuses a claim, the claim's fence stays unused.
@@ -69,7 +71,7 @@ _MOVING = f"""
 """
 
 
-def _committing(level: LiteralString) -> LiteralString:
+def committing(level: LiteralString) -> LiteralString:
     """
     Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
 
@@ -82,14 +84,57 @@ def _committing(level: LiteralString) -> LiteralString:
 _BODY = "decode(%(body)s, 'base64')"
 
 
+# An attempt keeps this many bytes of a checkpoint: `steadyworker.ledger.facts.CHECKPOINT_BYTES`.
+_SHORT = "substring(checkpoint FROM 1 FOR 400)"
+_ATTEMPT = "number, fence, owner, pid, slot, version, because, epoch, checkpoint_before"
+
+
 def _keeping(claim: LiteralString) -> LiteralString:
-    """Return this statement of a claim, extended to keep the claim's message if the row has no message yet."""
+    """Return this statement of a claim, extended to keep the claim's message if the row has no message yet, and to record its attempt."""
     return f"""
         WITH claimed AS ({claim}), kept AS (
             INSERT INTO steadyworker_messages (number, body, facts)
             SELECT number, {_BODY}, %(facts)s FROM claimed WHERE %(facts)s::bytea IS NOT NULL ON CONFLICT (number) DO NOTHING
+        ), began AS (
+            INSERT INTO steadyworker_attempts ({_ATTEMPT})
+            SELECT number, fence, owner, %(pid)s, %(slot)s, %(version)s, %(because)s, %(epoch)s::bigint, {_SHORT}
+            FROM claimed WHERE %(because)s::text IS NOT NULL
         )
         SELECT * FROM claimed
+    """
+
+
+# This part of a statement sees the attempts as they were before the statement, so it leaves the new attempt as it is.
+_LOST = f"""
+    UPDATE steadyworker_attempts AS run SET outcome = 'lost', ended_at = {NOW}
+    FROM claimed WHERE run.number = claimed.number AND run.outcome = ''
+"""
+
+
+def _again(claim: LiteralString) -> LiteralString:
+    """Return this statement of a later claim of a job, extended to end the lost attempt, and to keep the last 20 attempts."""
+    return claim.replace(
+        "), kept AS",
+        f"""), lost AS ({_LOST}), forgotten AS (
+            DELETE FROM steadyworker_attempts AS run USING claimed WHERE run.number = claimed.number AND run.fence <= (
+                SELECT first.fence FROM steadyworker_attempts AS first WHERE first.number = claimed.number
+                ORDER BY first.fence DESC LIMIT 1 OFFSET 19
+            )
+        ), kept AS""",
+    )
+
+
+def _ending(update: LiteralString, more: LiteralString = "") -> LiteralString:
+    """Return this statement of a run's end, extended to record the end of the run's attempt; `more` is another part of it."""
+    return f"""
+        WITH ended AS ({update} RETURNING number, checkpoint), attempt AS (
+            UPDATE steadyworker_attempts AS run SET
+                outcome = %(outcome)s, ended_at = {NOW}, reason = %(why)s, error_class = %(raised)s,
+                error_text = %(raised_text)s, traceback = %(traceback)s, peak_memory = %(peak_memory)s::bigint,
+                checkpoint_after = {_SHORT}
+            FROM ended WHERE run.number = ended.number AND run.fence = %(fence)s AND %(outcome)s::text IS NOT NULL
+        ){more}
+        SELECT FROM ended
     """
 
 
@@ -97,7 +142,7 @@ def _keeping(claim: LiteralString) -> LiteralString:
 # This statement does not wait for the disk, because the later commit of the claim also makes the draw durable.
 NEXT_FENCE = f"next_fence = greatest(next_fence, floor(extract(epoch FROM {NOW}) * 1000)::bigint) + 1"
 DRAW = f"""
-    {_committing("'off'")} UPDATE steadyworker_meta SET {NEXT_FENCE} FROM committed RETURNING next_fence - 1
+    {committing("'off'")} UPDATE steadyworker_meta SET {NEXT_FENCE} FROM committed RETURNING next_fence - 1
 """
 READ = f"SELECT {COLUMNS} FROM steadyworker_jobs WHERE {_JOB}"
 CLAIM_NEW = _keeping(f"""
@@ -110,7 +155,8 @@ CLAIM_NEW = _keeping(f"""
         {_CHECKPOINT_OF_ROUND_BEFORE}, {NOW}, %(worker)s
     ) ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING {COLUMNS}, number
 """)
-CLAIM_SEEN = _keeping(f"""
+CLAIM_SEEN = _again(
+    _keeping(f"""
     UPDATE steadyworker_jobs SET
         state = 'running', hop = greatest(hop, %(hop)s), {_OWN}, {_COUNTERS},
         body_sha256 = coalesce(body_sha256, %(body_sha256)s),
@@ -119,6 +165,7 @@ CLAIM_SEEN = _keeping(f"""
         settled = 'unknown', keep_until = NULL, started_at = {NOW}, worker = %(worker)s
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {COLUMNS}, number
 """)
+)
 MESSAGE = f"SELECT body, facts FROM steadyworker_messages JOIN steadyworker_jobs USING (number) WHERE {_JOB}"
 REPLAY = f"""
     WITH inserted AS (
@@ -134,13 +181,16 @@ REPLAY = f"""
 """
 # This write does not wait for the disk: if the write is lost, the job only counts as an orphan earlier.
 DEFERRED = f"""
-    {_committing("'off'")}
+    {committing("'off'")}
     UPDATE steadyworker_jobs SET wake_at = greatest(wake_at, {after("%(delay)s")})
     FROM committed WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
 """
 TAKE_OVER = f"UPDATE steadyworker_jobs SET {_OWN} WHERE {_SEEN} AND state = 'moving' RETURNING {COLUMNS}"
 LOSE = f"""
-    UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {COLUMNS}
+    WITH claimed AS (
+        UPDATE steadyworker_jobs SET {_OWN}, {_MOVING} WHERE {_SEEN} AND state = 'running' RETURNING {COLUMNS}, number
+    ), lost AS ({_LOST})
+    SELECT * FROM claimed
 """
 RENEW = f"""
     UPDATE steadyworker_jobs AS job SET {_LEASE}
@@ -152,7 +202,7 @@ RENEW = f"""
 """
 # Every level except `off` waits for this server's disk, so this statement replaces only `off`, by `on`.
 MAY_COMMIT = f"""
-    {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
+    {committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
     RETURNING cancel_reason
 """
@@ -162,21 +212,22 @@ CHECKPOINT = f"""
     WHERE {_MINE} AND state = 'running'
 """
 EXPORT_STATE = f"UPDATE steadyworker_jobs SET export_state = %(value)s WHERE {_MINE} AND state = 'running'"
-DONE = f"""
-    WITH ended AS (
-        UPDATE steadyworker_jobs SET
-            state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
-            ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
-        WHERE {_MINE} AND state = 'running' RETURNING number
-    ), let_go AS (
+_LET_GO = """, let_go AS (
         DELETE FROM steadyworker_messages USING ended WHERE steadyworker_messages.number = ended.number
-    )
-    SELECT FROM ended
-"""
+    )"""
+DONE = _ending(
+    f"""
+    UPDATE steadyworker_jobs SET
+        state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
+        ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
+    WHERE {_MINE} AND state = 'running'
+""",
+    _LET_GO,
+)
 # The next four statements serve several jobs in one transaction, so they lock rows in an order that ends in no deadlock.
 # Claims come first, in the order of their keys; the ends wait for no row.
 DRAW_MANY = f"""
-    {_committing("'off'")} UPDATE steadyworker_meta
+    {committing("'off'")} UPDATE steadyworker_meta
     SET next_fence = greatest(next_fence, floor(extract(epoch FROM {NOW}) * 1000)::bigint) + %(many)s
     FROM committed RETURNING next_fence - %(many)s
 """
@@ -186,10 +237,11 @@ CLAIM_MANY = f"""
             %(namespaces)s::text[], %(queues)s::text[], %(keys)s::text[], %(rounds)s::bigint[], %(uids)s::text[],
             %(bodies_sha256)s::bytea[], %(hops)s::bigint[], %(fences)s::bigint[], %(claimers)s::text[],
             %(attempts)s::bigint[], %(crashes)s::bigint[], %(losses)s::bigint[], %(interruptions)s::bigint[],
-            %(first_failed_at)s::float8[], %(bodies)s::text[], %(facts)s::bytea[]
+            %(first_failed_at)s::float8[], %(bodies)s::text[], %(facts)s::bytea[],
+            %(slots)s::bigint[], %(becauses)s::text[], %(epochs)s::bigint[]
         ) AS asked (
             namespace, queue, key, round, uid, body_sha256, hop, fence, owner,
-            attempts, crashes, losses, interruptions, first_failed_at, body, facts
+            attempts, crashes, losses, interruptions, first_failed_at, body, facts, slot, because, epoch
         ) ORDER BY namespace, queue, key, round, fence
     ), claimed AS (
         INSERT INTO steadyworker_jobs (
@@ -207,6 +259,10 @@ CLAIM_MANY = f"""
     ), kept AS (
         INSERT INTO steadyworker_messages (number, body, facts)
         SELECT number, decode(body, 'base64'), facts FROM claimed JOIN asked USING (fence) WHERE facts IS NOT NULL
+    ), began AS (
+        INSERT INTO steadyworker_attempts ({_ATTEMPT})
+        SELECT number, fence, claimed.owner, %(pid)s, slot, %(version)s, because, epoch, {_SHORT}
+        FROM claimed JOIN asked USING (fence) WHERE because IS NOT NULL
     )
     SELECT * FROM claimed
 """
@@ -216,28 +272,33 @@ DONE_MANY = f"""
             state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
             ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
         FROM (
-            SELECT number FROM steadyworker_jobs
-            JOIN unnest(%(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_owners)s::text[])
-                AS mine (uid, fence, owner) USING (uid, fence, owner)
+            SELECT number, outcome, peak_memory FROM steadyworker_jobs
+            JOIN unnest(
+                %(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_owners)s::text[],
+                %(ended_outcomes)s::text[], %(ended_peaks)s::bigint[]
+            ) AS mine (uid, fence, owner, outcome, peak_memory) USING (uid, fence, owner)
             WHERE state = 'running' FOR UPDATE OF steadyworker_jobs SKIP LOCKED
-        ) AS free WHERE job.number = free.number RETURNING job.number, job.uid
-    ), let_go AS (
-        DELETE FROM steadyworker_messages USING ended WHERE steadyworker_messages.number = ended.number
-    )
+        ) AS free WHERE job.number = free.number
+        RETURNING job.number, job.uid, job.fence, job.checkpoint, free.outcome, free.peak_memory
+    ), attempt AS (
+        UPDATE steadyworker_attempts AS run SET
+            outcome = ended.outcome, ended_at = {NOW}, peak_memory = ended.peak_memory, checkpoint_after = {_SHORT}
+        FROM ended WHERE run.number = ended.number AND run.fence = ended.fence AND ended.outcome IS NOT NULL
+    ){_LET_GO}
     SELECT uid FROM ended
 """
-INTERRUPTED = f"""
+INTERRUPTED = _ending(f"""
     UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = greatest(wake_at, {NOW}), {_COUNTERS}
     WHERE {_MINE} AND state = 'running'
-"""
-MOVING = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
+""")
+MOVING = _ending(f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')")
 MOVED = f"""
     UPDATE steadyworker_jobs SET
         state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},
         wake_at = CASE target WHEN 'dead' THEN NULL ELSE {after("%(wake_in)s")} END,
         ended_at = CASE target WHEN 'dead' THEN {NOW} END,
         keep_until = CASE target
-            WHEN 'dead' THEN {after("%(keep_dead)s")}
+            WHEN 'dead' THEN {NOW} + make_interval(secs => CASE WHEN cancel_reason IS NULL THEN %(keep_dead)s ELSE %(keep_cancelled)s END)
             ELSE greatest({NOW}, not_before) + make_interval(secs => %(keep_moved)s)
         END
     WHERE {_MINE} AND state = 'moving'
@@ -247,11 +308,12 @@ MOVED = f"""
 SETTLE = f"""
     UPDATE steadyworker_jobs AS job SET
         settled = CASE WHEN known THEN 'confirmed' ELSE 'sent' END,
-        keep_until = CASE WHEN known AND state = 'done' THEN {after("%(keep_confirmed)s")} ELSE keep_until END
+        keep_until = CASE WHEN known AND state = 'done' THEN {NOW} + make_interval(secs => keep) ELSE keep_until END
     FROM (
-        SELECT number, known FROM steadyworker_jobs
-            JOIN unnest(%(settled_uids)s::text[], %(settled_fences)s::bigint[], %(settled_known)s::bool[])
-                AS mark (uid, fence, known) USING (uid, fence)
+        SELECT number, known, keep FROM steadyworker_jobs
+            JOIN unnest(
+                %(settled_uids)s::text[], %(settled_fences)s::bigint[], %(settled_known)s::bool[], %(settled_keep)s::float8[]
+            ) AS mark (uid, fence, known, keep) USING (uid, fence)
         WHERE state NOT IN ('running', 'moving') AND (known OR settled = 'unknown')
         FOR UPDATE OF steadyworker_jobs SKIP LOCKED
     ) AS ended WHERE job.number = ended.number
@@ -276,39 +338,70 @@ CLEAR_CHECKPOINT = f"""
     UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL
     WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
+# The mark is a sample that becomes the earlier sample, as soon as it is old enough; so the earlier sample is at most twice as old.
+_OTHER_RUN = "known.fence <> excluded.fence OR known.mark_at IS NULL OR excluded.at < known.mark_at"
+_MARK_IS_OLD = "excluded.done IS NOT NULL AND excluded.at - known.mark_at >= %(rate_over)s"
 PROGRESS = f"""
-    {_committing("'off'")}
-    INSERT INTO steadyworker_progress (uid, fence, done, total, note, at)
-    SELECT uid, fence, %(done)s::float8, %(total)s::float8, %(note)s, %(at)s::float8
+    {committing("'off'")}
+    INSERT INTO steadyworker_progress AS known (uid, fence, done, total, note, at, mark_at, mark_done)
+    SELECT
+        uid, fence, %(done)s::float8, %(total)s::float8, %(note)s, %(at)s::float8,
+        CASE WHEN %(done)s::float8 IS NOT NULL THEN %(at)s::float8 END, %(done)s::float8
     FROM steadyworker_jobs, committed WHERE {_RUN}
-    ON CONFLICT (uid) DO UPDATE
-    SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+    ON CONFLICT (uid) DO UPDATE SET
+        before_at = CASE WHEN {_OTHER_RUN} THEN NULL WHEN {_MARK_IS_OLD} THEN known.mark_at ELSE known.before_at END,
+        before_done = CASE WHEN {_OTHER_RUN} THEN NULL WHEN {_MARK_IS_OLD} THEN known.mark_done ELSE known.before_done END,
+        mark_at = CASE WHEN {_OTHER_RUN} OR {_MARK_IS_OLD} THEN excluded.mark_at ELSE known.mark_at END,
+        mark_done = CASE WHEN {_OTHER_RUN} OR {_MARK_IS_OLD} THEN excluded.mark_done ELSE known.mark_done END,
+        fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
-CANCEL_MARKS = """
-    SELECT uid, cancel_reason FROM steadyworker_jobs WHERE owner = %(owner)s AND cancel_reason IS NOT NULL
+ORDERS_VERSION = "SELECT version FROM steadyworker_orders"
+"""This is the most frequent statement of a fleet; a change of its result shows that a person has given an order."""
+
+ORDERS = """
+    SELECT 'cancel', uid, cancel_reason, NULL::text, NULL::text, NULL::float8
+    FROM steadyworker_jobs WHERE owner = %(owner)s AND cancel_reason IS NOT NULL
+    UNION ALL
+    SELECT 'pause', namespace, queue, who, reason, extract(epoch FROM at)::float8 FROM steadyworker_pauses
+    UNION ALL
+    SELECT DISTINCT 'command', NULL::text, NULL::text, NULL::text, NULL::text, NULL::float8
+    FROM steadyworker_commands WHERE owner = %(owner)s
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
-LAST_PROGRESS = (
-    f"SELECT done, total, note, at FROM steadyworker_progress JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
-)
+ATTEMPTS_OF = f"""
+    SELECT
+        run.fence, run.owner, pid, slot, version, because, epoch,
+        extract(epoch FROM run.started_at)::float8, extract(epoch FROM run.ended_at)::float8,
+        outcome, run.reason, run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory
+    FROM steadyworker_attempts AS run JOIN (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AS job USING (number)
+    ORDER BY run.fence
+"""
+_PROGRESS = "done, total, note, at, before_at, before_done"
+LAST_PROGRESS = f"SELECT {_PROGRESS} FROM steadyworker_progress JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
 LAST_ROUND = """
     SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
 """
+# A line feed between two texts keeps a search from a match across both.
+_TEXTS: LiteralString = "concat_ws(chr(10), key, reason, error_class, error_text, cancel_reason, progress.note)"
 # `LAST_OF_ITS_KEY` is a column, not a condition, so that the server computes it only for the rows of a page.
 # With a condition, the server would expect a long query, and would first compile the query for more than a second.
 PAGE = f"""
     SELECT
-        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool) OR {LAST_OF_ITS_KEY}, number,
-        progress.done, progress.total, progress.note, progress.at
-    FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
-    WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
+        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool AND NOT %(last)s::bool) OR {LAST_OF_ITS_KEY}, number,
+        {_PROGRESS}
+    FROM steadyworker_jobs LEFT JOIN (SELECT uid, {_PROGRESS} FROM steadyworker_progress) AS progress USING (uid)
+    WHERE number < %(below)s AND number >= %(start)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
         AND (NOT %(unfinished)s::bool OR {UNFINISHED})
-        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {after("- %(late_by)s::float8")})
+        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {after("- %(late_by)s::float8")} OR crashes + losses >= %(lost)s::bigint)
+        AND (%(since)s::float8 IS NULL OR coalesce(ended_at, started_at, created_at) >= to_timestamp(%(since)s::float8))
+        AND (%(snoozed)s::bool IS NULL OR (starts_with(reason, %(snooze)s) AND error_class = '') = %(snoozed)s::bool)
+        AND (%(grep)s::text IS NULL OR strpos(lower({_TEXTS}), lower(%(grep)s::text)) > 0)
         AND (NOT %(kept)s::bool OR EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number))
     ORDER BY number DESC LIMIT %(rows)s
 """
+ABOVE_ALL = "SELECT coalesce(max(number), 0) + 1 FROM steadyworker_jobs"
 FORGET = f"""
     DELETE FROM steadyworker_jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
         SELECT 1 FROM steadyworker_jobs AS later
@@ -322,6 +415,13 @@ PURGE = f"""
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED
     )
 """
+PURGE_ATTEMPTS = """
+    DELETE FROM steadyworker_attempts WHERE (number, fence) IN (
+        SELECT number, run.fence FROM steadyworker_attempts AS run JOIN steadyworker_jobs USING (number)
+        WHERE run.fence < %(fence)s AND run.ended_at <= to_timestamp(%(ended)s) AND namespace = %(namespace)s AND queue = %(queue)s
+        LIMIT %(rows)s
+    )
+"""
 PURGE_OWNERS = f"DELETE FROM steadyworker_owners WHERE seen_at <= {NOW} - make_interval(secs => %(keep_owners)s)"
 HOLDING = """
     SELECT asked.owner FROM unnest(%(owners)s::text[]) AS asked (owner)
@@ -329,7 +429,7 @@ HOLDING = """
 """
 UNREGISTER = "DELETE FROM steadyworker_owners WHERE owner = %(owner)s"
 OWNERS = f"""
-    SELECT owner, host, queues, extract(epoch FROM {NOW} - seen_at)::float8 FROM steadyworker_owners
+    SELECT owner, host, queues, extract(epoch FROM {NOW} - seen_at)::float8, report FROM steadyworker_owners
     WHERE seen_at > {NOW} - make_interval(secs => %(keep_owners)s)
 """
 BIND = """

@@ -4,6 +4,7 @@ The ledger of one host: a SQLite file.
 | file | subject |
 |---|---|
 | `ledger.py` | `SqliteLedger`, which implements `steadyworker.ledger.base.Ledger` |
+| `facts.py` | the facts that people read |
 | `file.py` | the connection to the file: opening, transactions, errors |
 | `place.py` | checks of the file's place: no network file system, enough room |
 | `trust.py` | whether the ledger went back in time |

@@ -9,10 +9,11 @@ A job then runs again from an earlier checkpoint, as after the death of a host, 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ from steadyworker.ledger.base import (
     EVERY_ROW,
     REPLAYED,
     Claimed,
+    Ending,
     JobFilter,
     JobId,
     KeptMessage,
     Ledger,
+    Orders,
     Orphan,
     OwnerSeen,
     Progress,
@@ -39,20 +42,28 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import CHECKPOINT_BYTES, Facts, OwnerReport
+from steadyworker.ledger.facts_rows import report_of, report_text
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
+    Retentions,
     Values,
+    began_values,
     claim_values,
     counters_values,
+    dead_values,
+    ending_values,
     filter_values,
     mine_values,
     never_dead,
     no_ledger_finding,
+    orders_of,
     orphan,
     permit,
     pk_values,
+    progress_of,
     progress_values,
     purged,
     seen_values,
@@ -60,6 +71,7 @@ from steadyworker.ledger.shared import (
     unusable_finding,
 )
 from steadyworker.ledger.sqlite import schema as sql
+from steadyworker.ledger.sqlite.facts import SqliteFacts
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
 from steadyworker.ledger.sqlite.rows import (
@@ -74,6 +86,10 @@ from steadyworker.ledger.sqlite.rows import (
 from steadyworker.ledger.sqlite.trust import SqliteTrust
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
+from steadyworker.text.versions import version
+
+_LISTED = 7
+"""The number of columns that a listing has after those of a row: the row's number, and the progress."""
 
 
 class SqliteLedger(Ledger):
@@ -117,15 +133,24 @@ class SqliteLedger(Ledger):
         self._clock = clock
         self._times = times
         self._worker = storable(worker)
+        self._version = ""
         self._boot = proof.boot_id()
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
         self._trust = SqliteTrust(self._file, self.owners_dir, clock)
+        self._facts = SqliteFacts(self._file, clock)
+        self._retentions = Retentions()
+        self._orders: tuple[object, Orders] | None = None
 
     @property
     @override
     def url(self) -> str:
         return f"sqlite:{self._path}"
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @property
     def owners_dir(self) -> Path:
@@ -168,8 +193,8 @@ class SqliteLedger(Ledger):
         return self._fetch(sql.BINDINGS)
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
-        return self._trust.register(owner, host, queues)
+    def register(self, owner: str, host: str, queues: Sequence[str], report: OwnerReport | None = None) -> bool:
+        return self._trust.register(owner, host, queues, report_text(report))
 
     @override
     def unregister(self, owner: str) -> None:
@@ -181,8 +206,10 @@ class SqliteLedger(Ledger):
     def owners(self) -> Sequence[OwnerSeen]:
         now = self._clock.wall()
         return [
-            OwnerSeen(owner, host, tuple(json.loads(queues)), max(0.0, now - at), self._is_dead(owner))
-            for owner, host, queues, at in self._fetch(sql.OWNERS, KEEP | {"now": now})
+            OwnerSeen(
+                owner, host, tuple(json.loads(queues)), max(0.0, now - at), self._is_dead(owner), report_of(report)
+            )
+            for owner, host, queues, at, report in self._fetch(sql.OWNERS, KEEP | {"now": now})
         ]
 
     @override
@@ -235,16 +262,19 @@ class SqliteLedger(Ledger):
     def claim(self, claim: Claimed) -> Row | None:
         if claim.seen is not None:
             values = seen_values(claim.seen) | claim_values(claim, self._worker) | {"now": self._started_now()}
+            values |= began_values(claim, os.getpid(), self._own_version())
             return self._own(sql.CLAIM_SEEN, values, claim.owner, claim.message)
         with self._file.claim() as db:
             return self._insert(db, claim)
 
     @override
-    def record(self, claims: Sequence[Claimed], ended: Sequence[Token]) -> tuple[Sequence[Row | None], Sequence[bool]]:
-        ends = [self._end(token) for token in ended]
+    def record(
+        self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
+    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
+        ends = [(self._end(token), end) for token, end in ended]
         with self._file.claim() as db:
             rows = [self._insert(db, claim) for claim in claims]
-            return rows, [db.execute(sql.DONE, end).rowcount == 1 for end in ends]
+            return rows, [_done(db, values, end) for values, end in ends]
 
     def _insert(self, db: sqlite3.Connection, claim: Claimed) -> Row | None:
         """Insert the row of a new job, with its message; return None if the job has a row."""
@@ -256,7 +286,16 @@ class SqliteLedger(Ledger):
             return None
         if message is not None:
             db.execute(sql.KEEP, (number, message.body, message.facts))
+        if (run := claim.run) is not None:
+            process = (row.owner, os.getpid(), run.slot, self._own_version())
+            before = None if checkpoint is None else checkpoint[:CHECKPOINT_BYTES]
+            db.execute(sql.BEGAN, (number, number, *process, run.because, run.epoch, row.started_at, before))
         return row
+
+    def _own_version(self) -> str:
+        """Return the version of this worker process, which is found at the first claim, because that takes a millisecond."""
+        self._version = self._version or version()
+        return self._version
 
     def _end(self, token: Token) -> tuple[Any, ...]:
         """Return the parameters of `DONE`."""
@@ -265,11 +304,11 @@ class SqliteLedger(Ledger):
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
-        return self._own(sql.TAKE_OVER, seen_values(seen), owner)
+        return self._own(sql.TAKE_OVER, seen_values(seen) | {"now": self._clock.wall()}, owner)
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        return self._own(sql.LOSE, seen_values(seen) | self._verdict(verdict), owner)
+        return self._own(sql.LOSE, seen_values(seen) | self._verdict(verdict) | {"now": self._clock.wall()}, owner)
 
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
@@ -298,30 +337,45 @@ class SqliteLedger(Ledger):
         return permit(found)
 
     @override
-    def done(self, token: Token) -> bool:
-        return self._change(sql.DONE, self._end(token)) == 1
+    def done(self, token: Token, end: Ending | None = None) -> bool:
+        values = self._end(token)
+        with self._file.claim() as db:
+            return _done(db, values, end)
 
     @override
-    def interrupted(self, token: Token, counters: Counters) -> bool:
-        return self._write(sql.INTERRUPTED, token, counters_values(counters) | {"now": self._clock.wall()})
+    def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
+        return self._end_run(sql.INTERRUPTED, token, counters_values(counters), end)
 
     @override
-    def moving(self, token: Token, verdict: Verdict) -> bool:
-        return self._write(sql.MOVING, token, self._verdict(verdict))
+    def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
+        return self._end_run(sql.MOVING, token, self._verdict(verdict), end)
+
+    def _end_run(self, statement: str, token: Token, values: Values, end: Ending | None) -> bool:
+        """Run one statement that ends a run, and record the end of its attempt in the same transaction."""
+        values = mine_values(token) | values | ending_values(end, storable) | {"now": self._clock.wall()}
+        with self._file.claim() as db:
+            ended = db.execute(statement, values).rowcount == 1
+            if ended and end is not None:
+                db.execute(sql.ENDED_RUN, values)
+        return ended
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
         values = {"wake_in": wake_in, "now": self._clock.wall(), "step": self._step()}
-        return self._write(sql.MOVED, token, KEEP | values)
+        return self._write(sql.MOVED, token, KEEP | dead_values(self._retentions.of(token.id)) | values)
 
     @override
     def settled(self, token: Token, known: bool) -> None:
         # One of the next transactions carries this write out, with many others; this saves one commit in three.
         if known:
-            keep_until = self._clock.wall() + retention.DONE_AND_KNOWN
+            keep_until = self._clock.wall() + self._retentions.of(token.id).done
             self._file.later(token.id.key, sql.SETTLED_CONFIRMED, (keep_until, *self._run(token)))
         else:
             self._file.later(token.id.key, sql.SETTLED_SENT, self._run(token))
+
+    @override
+    def retain(self, namespace: str, queue: str, times: retention.Retention) -> None:
+        self._retentions.set(namespace, queue, times)
 
     @override
     def flush(self) -> None:
@@ -331,6 +385,7 @@ class SqliteLedger(Ledger):
     def cancel(self, id: JobId, reason: str) -> State | None:
         values = pk_values(id) | KEEP | {"reason": storable(reason), "now": self._clock.wall()}
         with self._file.transaction() as db:
+            self._file.orders_changed()
             found = db.execute(sql.STATE_OF, values).fetchone()
             if found is not None:
                 db.execute(sql.CANCEL, values)
@@ -344,8 +399,12 @@ class SqliteLedger(Ledger):
         self._change(sql.CONFLICT, pk_values(id))
 
     @override
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
-        return dict(self._fetch(sql.CANCEL_MARKS, {"owner": owner}))
+    def orders(self, owner: str) -> Orders:
+        with self._file.connection() as db:
+            version = owner, self._file.orders_version(db)
+            if self._orders is None or self._orders[0] != version:
+                self._orders = version, orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
+            return self._orders[1]
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -374,7 +433,7 @@ class SqliteLedger(Ledger):
     @override
     def last_progress(self, id: JobId) -> Progress | None:
         found = self._fetch(sql.LAST_PROGRESS, pk_values(id))
-        return Progress(*found[0]) if found else None
+        return progress_of(*found[0]) if found else None
 
     @override
     def forget(self, id: JobId) -> None:
@@ -385,7 +444,10 @@ class SqliteLedger(Ledger):
         self._file.catch_up()
         now = {"now": self._clock.wall()}
         removed = purged(lambda rows: self._change(sql.PURGE, now | {"rows": rows}))
+        for old in self._retentions.attempts(now["now"]):
+            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP | now)
+        self._facts.purge()
         self._file.shrink()
         proof.sweep(self.owners_dir, self._holding)
         return removed
@@ -428,6 +490,11 @@ class SqliteLedger(Ledger):
             found = db.execute(statement, values | self._lease() | drawn).fetchall()
             if found and message is not None:
                 db.execute(sql.KEEP_FIRST, values | kept_values(message))
+            if found:
+                db.execute(sql.LOST_BEFORE, values)
+                if values.get("because") is not None:
+                    db.execute(sql.BEGAN_AGAIN, values)
+                    db.execute(sql.FORGET_FIRST, values)
         return row_of(found[0], self._clock, self._times, self._boot, never_dead) if found else None
 
     def _step(self) -> float:
@@ -465,7 +532,7 @@ class SqliteLedger(Ledger):
         values["states"] = None if which.states is None else json.dumps(which.states)
         values["now"] = self._clock.wall()
         if not unfinished(which):
-            yield from self._pages_of_all(values)
+            yield from self._pages_of_all(sql.PAGE_OF_DEAD if which.states == (State.DEAD,) else sql.PAGE, values)
             return
         held = which.late_by is None and frozenset(which.states or ()) <= {State.RUNNING, State.MOVING}
         numbers = [number for (number,) in self._fetch(sql.HELD_NUMBERS if held else sql.UNFINISHED_NUMBERS)]
@@ -473,18 +540,28 @@ class SqliteLedger(Ledger):
             page = json.dumps(numbers[start : start + PAGE_ROWS])
             yield from map(self._listed, self._fetch(sql.PAGE_OF_NUMBERS, values | {"numbers": page}))
 
-    def _pages_of_all(self, values: Values) -> Iterator[tuple[Row, Progress | None]]:
+    def _pages_of_all(self, statement: str, values: Values) -> Iterator[tuple[Row, Progress | None]]:
         below = sys.maxsize
         while True:
-            page = self._fetch(sql.PAGE, values | {"below": below, "rows": PAGE_ROWS})
+            page = self._fetch(statement, values | {"below": below, "rows": PAGE_ROWS})
             yield from map(self._listed, page)
             if len(page) < PAGE_ROWS:
                 return
-            below = page[-1][-5]
+            below = page[-1][-_LISTED]
 
     def _listed(self, found: Sequence[Any]) -> tuple[Row, Progress | None]:
-        *row, _number, done, total, note, at = found
-        return self._row(row), None if at is None else Progress(done, total, note, at)
+        row, progress = found[:-_LISTED], found[-_LISTED + 1 :]
+        return self._row(row), None if progress[3] is None else progress_of(*progress)
+
+
+def _done(db: sqlite3.Connection, values: tuple[Any, ...], end: Ending | None) -> bool:
+    """Change a job to `done`, and record the end of its attempt; `values` are the parameters of `DONE`."""
+    if db.execute(sql.DONE, values).rowcount != 1:
+        return False
+    if end is not None:
+        now, _, _, number, _, fence, _ = values
+        db.execute(sql.ENDED_WELL, (end.outcome, now, end.peak_memory, number, fence))
+    return True
 
 
 def _new_uid(number: int) -> str:

@@ -16,11 +16,12 @@ If the broker's `Capabilities` lack a feature, the tests of this feature are ski
 from __future__ import annotations
 
 from steadyworker.testing.conformance.adapter_consume import ConsumePromises
+from steadyworker.testing.conformance.adapter_depth import DepthPromises
 from steadyworker.testing.conformance.adapter_publish import PublishPromises
 from steadyworker.testing.conformance.adapter_settle import SettlePromises
 
 
-class AdapterSuite(ConsumePromises, PublishPromises, SettlePromises):
+class AdapterSuite(ConsumePromises, PublishPromises, SettlePromises, DepthPromises):
     """
     Tests of every promise of `steadyworker.adapter.Adapter`.
 

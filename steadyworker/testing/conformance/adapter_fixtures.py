@@ -26,12 +26,14 @@ class AdapterBench:
         within: Seconds after which a test fails if an expected event has not happened.
         quiet: Seconds for which a test waits, to make sure that an event does not happen.
         delay: The delay of a delayed message in seconds. If the broker has delay levels, this is one of the levels.
+        long_delay: A delay in seconds that does not end during a test. If the broker has delay levels, this is one of the levels.
         most: The largest number of deliveries that one consumer can hold. Tests with more messages settle some of them early.
     """
 
     within = 10.0
     quiet = 0.3
     delay = 1.0
+    long_delay = 3600.0
     most = 200
 
     def make_adapter(self, place: Path, spec: QueueSpec) -> Adapter:
@@ -51,6 +53,10 @@ class AdapterBench:
     def let_pass(self, seconds: float) -> None:
         """Let time pass, by default in real time."""
         threading.Event().wait(seconds)
+
+    def wall(self) -> float:
+        """Return the time of the wall clock, by default the real time."""
+        return SystemClock().wall()
 
     @pytest.fixture
     def spec(self) -> QueueSpec:

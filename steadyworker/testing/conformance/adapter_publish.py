@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from steadyworker.adapter import Adapter, Delays, QueueSpec
+from steadyworker.adapter import Adapter, Delays, PublishesMany, QueueSpec
 from steadyworker.clock import SystemClock
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
 from steadyworker.errors import LettersHeld
@@ -37,6 +37,26 @@ class PublishPromises(AdapterBench):
         deliveries = self.received(adapter, tape, 80)
         tape.stays(deliveries=80)
         assert Counter(delivery.headers[KEY] for delivery in deliveries) == Counter({f"k-{n}": 1 for n in range(1, 81)})
+
+    def test_many_messages_come_once_each_in_their_order(self, adapter: Adapter) -> None:
+        """Each message of the batch has a result of its own, and a message that arrived has no error."""
+        if not isinstance(adapter, PublishesMany):
+            pytest.skip("this adapter publishes one message at a time")
+        assert list(adapter.publish_many(list(messages(80)))) == [None] * 80
+        tape = self.started(adapter, self.most)
+        deliveries = self.received(adapter, tape, 80)
+        tape.stays(deliveries=80)
+        assert [delivery.headers[KEY] for delivery in deliveries] == [f"k-{n}" for n in range(1, 81)]
+
+    def test_a_message_over_the_limits_keeps_back_its_whole_batch(self, adapter: Adapter) -> None:
+        """No message of the batch is published, so the sender can correct the batch and publish it again."""
+        if not isinstance(adapter, PublishesMany):
+            pytest.skip("this adapter publishes one message at a time")
+        most = adapter.capabilities.max_body or 1 << 20
+        large = replace(message("large"), body=bytes(most + 1), first=True)
+        with pytest.raises(ValueError, match="Expected a body of at most"):
+            adapter.publish_many([message("small"), large])
+        self.started(adapter, 5).stays(deliveries=0)
 
     def test_a_message_that_is_sent_twice_comes_twice(self, adapter: Adapter) -> None:
         """The broker does not compare keys; only the ledger does."""

@@ -162,7 +162,7 @@ class MessagePromises(LedgerBench):
             return
         old, stays = replace(JOB, key="old"), replace(JOB, key="stays")
         brought(ledger, State.DEAD, old)
-        clock.advance(31 * DAY)
+        clock.advance(90 * DAY + 1)
         brought(ledger, State.DEAD, stays)
         assert ledger.purge() == 1
         assert (ledger.message(old), ledger.message(stays)) == (None, MESSAGE)
@@ -518,6 +518,7 @@ class MessagePromises(LedgerBench):
             BODY,
         )
         assert (row.due_in, row.delay, row.reason, row.counters) == (0.0, 0.0, REPLAYED, Counters())
+        assert row.late_by < self.times.lease
         assert (row.checkpoint, row.checkpoint_fence, row.export_state) == (b"400", None, None)
         assert row.uid != dead.uid
         assert row.fence > dead.fence

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, Ledger, Progress, State
-from steadyworker.ledger.retention import DAY
-from steadyworker.outcome import Counters
+from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, Ledger, Orders, Progress, State
+from steadyworker.ledger.retention import DAY, Retention
+from steadyworker.outcome import SNOOZED, Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
     AGAIN,
@@ -32,8 +32,8 @@ OLD = {
     (State.DONE, None): 14 * DAY,
     (State.DONE, False): 14 * DAY,
     (State.DONE, True): DAY,
-    (State.DEAD, None): 30 * DAY,
-    (State.DEAD, True): 30 * DAY,
+    (State.DEAD, None): 90 * DAY,
+    (State.DEAD, True): 90 * DAY,
 }
 
 
@@ -121,7 +121,7 @@ class RecordPromises(LedgerBench):
 
     def test_cancel_marks_are_read_for_the_jobs_that_an_owner_holds(self, ledger: Ledger) -> None:
         """
-        `cancel_marks` returns the reasons by uid.
+        `orders` returns the reasons by uid.
 
         It leaves out jobs without a mark, jobs that have ended, and jobs of other owners.
         """
@@ -130,9 +130,9 @@ class RecordPromises(LedgerBench):
         for key in ("a", "b", "d"):
             ledger.cancel(rows[key].id, f"wrong month {key}")
         ledger.done(rows["b"].token)
-        assert ledger.cancel_marks(ME) == {rows["a"].uid: "wrong month a"}
-        assert ledger.cancel_marks(OTHER) == {rows["d"].uid: "wrong month d"}
-        assert ledger.cancel_marks("unknown") == {}
+        assert ledger.orders(ME).cancels == {rows["a"].uid: "wrong month a"}
+        assert ledger.orders(OTHER).cancels == {rows["d"].uid: "wrong month d"}
+        assert ledger.orders("unknown") == Orders({})
 
     def test_a_cancel_that_is_quicker_than_its_job_makes_the_row(self, ledger: Ledger) -> None:
         """The row is `interrupted`, has no owner, and matches any body."""
@@ -241,6 +241,68 @@ class RecordPromises(LedgerBench):
         assert [row.id.key for row, _ in listed] == ["waits"]
         assert list(ledger.jobs(JobFilter(states=(State.DONE,), kept=True))) == []
 
+    def test_only_the_last_round_of_each_key_is_listed(self, ledger: Ledger) -> None:
+        """With `last`, `jobs` leaves out the rows that a later round of their key has replaced."""
+        for round_ in (0, 1):
+            in_state(ledger, State.DEAD, id=replace(JOB, round=round_))
+        in_state(ledger, State.DEAD, id=replace(JOB, queue="refunds"))
+        listed = [(row.id.queue, row.id.round) for row, _ in ledger.jobs(JobFilter(states=(State.DEAD,), last=True))]
+        assert listed == [("refunds", 0), ("exports", 1)]
+
+    def test_jobs_that_were_lost_several_times_are_listed_with_the_late_jobs(
+        self, ledger: Ledger, clock: FakeClock
+    ) -> None:
+        """With `late_by` and `lost`, `jobs` lists the late jobs, and the unfinished jobs with that many crashes and losses."""
+        for key, state in (("late", State.RUNNING), ("twice", State.RUNNING), ("once", State.RUNNING)):
+            in_state(ledger, state, id=replace(JOB, key=key))
+        for key, counters in (("twice", Counters(crashes=1, losses=1)), ("once", Counters(losses=1))):
+            verdict = replace(AGAIN, counters=counters, delay=10 * self.times.lease)
+            assert ledger.moving(seen(ledger, replace(JOB, key=key)).token, verdict)
+            assert ledger.moved(seen(ledger, replace(JOB, key=key)).token)
+        over = claimed(ledger, replace(JOB, key="over")).token
+        assert ledger.moving(over, replace(DEAD_END, counters=Counters(crashes=3)))
+        assert ledger.moved(over)
+        self.let_pass(clock, self.times.lease + 0.01)
+        assert [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=0.0))] == ["late"]
+        assert [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=0.0, lost=2))] == ["twice", "late"]
+
+    def test_snoozed_jobs_are_listed_alone_or_left_out(self, ledger: Ledger) -> None:
+        """`snoozed` chooses by the reason; an error whose reason begins like that of a snooze is no snooze."""
+        reasons = {"snoozed": replace(AGAIN, reason=f"{SNOOZED}20 s", error_class="", error_text=""), "failed": AGAIN}
+        reasons["odd"] = replace(AGAIN, reason=f"{SNOOZED}ever")
+        for key, verdict in reasons.items():
+            token = claimed(ledger, replace(JOB, key=key)).token
+            assert ledger.moving(token, verdict)
+            assert ledger.moved(token)
+        listed = {wanted: [row.id.key for row, _ in ledger.jobs(JobFilter(snoozed=wanted))] for wanted in (True, False)}
+        assert listed == {True: ["snoozed"], False: ["odd", "failed"]}
+
+    def test_jobs_since_a_time_are_listed_alone(self, ledger: Ledger, clock: FakeClock) -> None:
+        """`since` compares with a job's end; without an end with its last start, and before its first start with its creation."""
+        old, ends = (claimed(ledger, replace(JOB, key=key)).token for key in ("old", "ends late"))
+        assert ledger.done(old)
+        self.let_pass(clock, 0.1)
+        between = clock.wall() if not self.own_clock else seen(ledger, ends.id).created_at + 0.05
+        self.let_pass(clock, 0.1)
+        assert ledger.done(ends)
+        claimed(ledger, replace(JOB, key="starts late"))
+        ledger.cancel(replace(JOB, key="mark"), "why")
+        listed = [row.id.key for row, _ in ledger.jobs(JobFilter(since=between))]
+        assert listed == ["mark", "starts late", "ends late"]
+        assert list(ledger.jobs(JobFilter(since=between + 100))) == []
+
+    def test_jobs_with_a_text_are_listed_alone(self, ledger: Ledger) -> None:
+        """`grep` finds the text itself, not a pattern, in key, reason, error, cancel reason and note."""
+        for key in ("Key-50%_", "error", "cancel", "note", "none"):
+            claimed(ledger, replace(JOB, key=key))
+        assert ledger.moving(seen(ledger, replace(JOB, key="error")).token, replace(AGAIN, error_text="no 50%_ here"))
+        ledger.cancel(replace(JOB, key="cancel"), "50%_")
+        ledger.progress(seen(ledger, replace(JOB, key="note")).token, Progress(1, 2, "page 50%_", 3.5))
+        assert [row.id.key for row, _ in ledger.jobs(JobFilter(grep="50%_"))] == ["note", "cancel", "error", "Key-50%_"]
+        assert [row.id.key for row, _ in ledger.jobs(JobFilter(grep="kEY-5"))] == ["Key-50%_"]
+        assert [row.id.key for row, _ in ledger.jobs(JobFilter(grep="ValueError: no"))] == ["error"]
+        assert list(ledger.jobs(JobFilter(grep="errorValueError"))) == []
+
     @pytest.mark.parametrize("state", State)
     def test_only_a_dead_job_is_forgotten(self, ledger: Ledger, state: State) -> None:
         """`forget` removes the row of a dropped dead letter, with its progress; rows in other states stay."""
@@ -279,7 +341,7 @@ class RecordPromises(LedgerBench):
         """
         The ledger keeps a `moved` row until 14 days after the retry is due.
 
-        The ledger keeps a `dead` row for 30 days, and a `done` row for 14 days (24 h if confirmed).
+        By default, the ledger keeps a `dead` row for 90 days, and a `done` row for 14 days (24 h if confirmed).
         """
         if self.own_clock:
             pytest.skip("reads a clock of its own")
@@ -293,6 +355,39 @@ class RecordPromises(LedgerBench):
         clock.advance(2)
         assert ledger.purge() == 1
         assert ledger.read(JOB) is None
+
+    @pytest.mark.parametrize("name", ["done", "dead", "cancelled"])
+    def test_a_queue_keeps_what_has_ended_for_its_own_times(self, ledger: Ledger, clock: FakeClock, name: str) -> None:
+        """A time applies to its kind of end and to its queue; a settlement without a confirm keeps the job for 14 days."""
+        shorter: dict[str, float] = {name: 0.5}
+        ledger.retain(JOB.namespace, JOB.queue, Retention(**shorter))
+        for queue in (JOB.queue, "other"):
+            ids = {kind: replace(JOB, queue=queue, key=kind) for kind in ("done", "dead", "cancelled", "sent")}
+            for kind in ("done", "sent"):
+                _, token = in_state(ledger, State.DONE, id=ids[kind])
+                ledger.settled(token, kind == "done")
+            in_state(ledger, State.DEAD, id=ids["dead"])
+            row, token = in_state(ledger, State.RUNNING, id=ids["cancelled"])
+            assert ledger.cancel(row.id, "wrong month") is State.RUNNING
+            assert ledger.moving(token, DEAD_END)
+            assert ledger.moved(token)
+        self.let_pass(clock, 1.0)
+        assert ledger.purge() == 1
+        assert ledger.read(replace(JOB, key=name)) is None
+        assert len(list(ledger.jobs())) == 7
+
+    def test_a_dead_job_without_a_cancel_is_kept_after_a_cancelled_one(self, ledger: Ledger, clock: FakeClock) -> None:
+        """By default, the ledger keeps a cancelled job for 7 days."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        row, token = in_state(ledger, State.RUNNING)
+        ledger.cancel(row.id, "wrong month")
+        assert ledger.moving(token, DEAD_END)
+        assert ledger.moved(token)
+        clock.advance(7 * DAY - 1)
+        assert ledger.purge() == 0
+        clock.advance(2)
+        assert ledger.purge() == 1
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING])
     def test_what_is_not_ended_is_never_removed(self, ledger: Ledger, clock: FakeClock, state: State) -> None:

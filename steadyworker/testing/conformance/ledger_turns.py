@@ -42,7 +42,7 @@ class TurnPromises(LedgerBench):
         """Each result is in the place of its write; fences rise in the order of the claims."""
         running = [claimed(ledger, id) for id in keyed("x", "a", "m")]
         claims = [first_claim(id, counters=Counters(attempts=number)) for number, id in enumerate(keyed("c", "b", "d"))]
-        rows, ended = ledger.record(claims, [row.token for row in running])
+        rows, ended = ledger.record(claims, [(row.token, None) for row in running])
         assert list(ended) == [True, True, True]
         assert [timeless(seen(ledger, claim.id)) for claim in claims] == _timeless(rows)
         granted = [row for row in rows if row is not None]
@@ -59,7 +59,7 @@ class TurnPromises(LedgerBench):
         first, second, third = keyed("a", "b", "c")
         rows, _ = ledger.record([first_claim(first), first_claim(second, None), first_claim(third)], [])
         assert [ledger.message(id) for id in (first, second, third)] == [MESSAGE, None, MESSAGE]
-        _, ended = ledger.record([], [row.token for row in rows if row is not None])
+        _, ended = ledger.record([], [(row.token, None) for row in rows if row is not None])
         assert list(ended) == [True] * 3
         assert [ledger.message(id) for id in (first, second, third)] == [None] * 3
 
@@ -76,7 +76,7 @@ class TurnPromises(LedgerBench):
             first_claim(new),
             replace(first_claim(twice), body_sha256=OTHER_BODY),
         ]
-        rows, ended = ledger.record(claims, [stale.token, running.token, ended_already])
+        rows, ended = ledger.record(claims, [(token, None) for token in (stale.token, running.token, ended_already)])
         assert [row is not None for row in rows] == [False, True, True, False]
         assert list(ended) == [False, True, False]
         assert seen(ledger, twice).body_sha256 == BODY
@@ -94,7 +94,7 @@ class TurnPromises(LedgerBench):
     def test_a_turn_can_have_many_writes(self, ledger: Ledger) -> None:
         """The runner records at most 64 writes at once."""
         rows, _ = ledger.record([first_claim(id) for id in keyed(*(f"k-{number}" for number in range(64)))], [])
-        _, ended = ledger.record([], [row.token for row in rows if row is not None])
+        _, ended = ledger.record([], [(row.token, None) for row in rows if row is not None])
         assert list(ended) == [True] * 64
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 SUCCESS, NOT_SUPPORTED, NO_TOPIC, NOT_FOUND, MOVED, NO_PLACE = 0, 3, 17, 19, 21, 22
 
 
@@ -47,6 +48,10 @@ class FakeRocketMQ:
         """What happens at the broker just before the next request with this code."""
         self._members: dict[socket.socket, tuple[str, str]] = {}
         self._delayed: list[tuple[float, str, int, tuple[bytes, str, int]]] = []
+        self.scheduled: dict[int, Log] = {}
+        """The messages of each delay level, in the topic `SCHEDULE`; they stay there when they are due."""
+        self.due: dict[int, int] = {}
+        """The offset of the first message of each level that is not due yet."""
         self._lock = threading.RLock()
         self._connections: set[socket.socket] = set()
         self._listener: socket.socket | None = None
@@ -160,8 +165,10 @@ class FakeRocketMQ:
         for each in [each for each in self._delayed if each[0] <= now]:
             self._delayed.remove(each)
             self.topics[each[1]][each[2]].messages.append(each[3])
+            level = int(_properties(each[3][1])["DELAY"])
+            self.due[level] = self.due.get(level, 0) + 1
 
-    def _answer(  # noqa: C901, PLR0911, PLR0912
+    def _answer(  # noqa: C901, PLR0911, PLR0912, PLR0915
         self, connection: socket.socket, code: int, fields: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, Any], bytes]:
         topic, group = fields.get("topic", ""), fields.get("consumerGroup", "")
@@ -219,14 +226,20 @@ class FakeRocketMQ:
                 return NO_TOPIC, {}, b""
             case 10:
                 message = (body, fields["properties"], int(fields["bornTimestamp"]))
-                properties = dict(pair.split("\x01") for pair in fields["properties"].split("\x02") if pair)
-                if level := int(properties.get("DELAY", 0)):
+                if level := int(_properties(fields["properties"]).get("DELAY", 0)):
                     self.delays.append(level)
                     due = time.monotonic() + float(self.levels.split()[level - 1][:-1])
                     self._delayed.append((due, topic, number, message))
+                    real = (body, f"{fields['properties']}REAL_TOPIC\x01{topic}\x02", message[2])
+                    self.scheduled.setdefault(level, Log()).messages.append(real)
                 else:
                     self.topics[topic][number].messages.append(message)
                 return SUCCESS, {"msgId": "0", "queueId": number, "queueOffset": 0}, b""
+            case 45:
+                offsets = ",".join(f"{level}:{offset}" for level, offset in self.due.items())
+                return SUCCESS, {}, f'{{"offsetTable":{{{offsets}}}}}'.encode()
+            case 202:
+                return SUCCESS, {}, self._scheduled_offsets()
             case 208:
                 return SUCCESS, {}, self._statistics(group, topic)
             case 351:
@@ -258,7 +271,7 @@ class FakeRocketMQ:
         return json.dumps({"lockOKMQSet": locked}).encode()
 
     def _pull(self, topic: str, number: int, offset: int, most: int) -> tuple[int, dict[str, Any], bytes]:
-        log = self.topics[topic][number]
+        log = self.scheduled[number + 1] if topic == SCHEDULE else self.topics[topic][number]
         end = log.first + len(log.messages)
         if not log.first <= offset <= end:
             return MOVED, {"nextBeginOffset": log.first if offset < log.first else end}, b""
@@ -267,6 +280,14 @@ class FakeRocketMQ:
             return NOT_FOUND, {"nextBeginOffset": offset}, b""
         raw = b"".join(_stored(topic, number, offset + n, *message) for n, message in enumerate(found))
         return SUCCESS, {"nextBeginOffset": offset + len(found)}, raw
+
+    def _scheduled_offsets(self) -> bytes:
+        """The first offset and the end of each level."""
+        parts = []
+        for level, log in self.scheduled.items():
+            key = json.dumps({"brokerName": self.name, "queueId": level - 1, "topic": SCHEDULE})
+            parts.append(f"{key}:{json.dumps({'maxOffset': len(log.messages), 'minOffset': log.first})}")
+        return f'{{"offsetTable":{{{",".join(parts)}}}}}'.encode()
 
     def _statistics(self, group: str, topic: str) -> bytes:
         """Without a topic, the statistics of every topic from which the group has consumed."""
@@ -281,6 +302,10 @@ class FakeRocketMQ:
                 offsets = json.dumps({"brokerOffset": end, "consumerOffset": place, "lastTimestamp": last})
                 parts.append(f"{key}:{offsets}")
         return f'{{"consumeTps":0.0,"offsetTable":{{{",".join(parts)}}}}}'.encode()
+
+
+def _properties(text: str) -> dict[str, str]:
+    return dict(pair.split("\x01") for pair in text.split("\x02") if pair)
 
 
 def _stored(topic: str, number: int, offset: int, body: bytes, properties: str, born: int) -> bytes:

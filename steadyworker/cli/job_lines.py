@@ -1,0 +1,227 @@
+"""One job as a record for `--json`, and as a line for people: cells of a table, and the text of WHY."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from steadyworker.cli.output import Column, ago, amount, clock_time, instant, screen, span
+from steadyworker.ledger.base import Orphan, Progress, Row, State
+from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
+from steadyworker.ledger.lost import OVERDUE, advice
+from steadyworker.text.redaction import redact
+from steadyworker.units import count_text
+
+_BAR = 10
+
+COLUMNS = (
+    Column("QUEUE", least=16, most=30),
+    Column("KEY", least=20, most=40),
+    Column(
+        "STATE",
+        styles={
+            "running": "cyan",
+            "done": "green",
+            "dead": "red",
+            "retrying": "yellow",
+            "interrupted": "yellow",
+            "silent": "yellow",
+            "gone": "red",
+        },
+    ),
+    Column("ATTEMPTS", right=True, rank=2),
+    Column("PROGRESS", least=8, most=24),
+    Column("LIMIT", right=True, rank=3),
+    Column("STARTED", right=True, rank=4),
+    Column("ELAPSED", right=True),
+    Column("IN ALL", right=True, rank=6),
+    Column("LAST PROGRESS", right=True, rank=5),
+    Column("WORKER", rank=7, most=30),
+    Column("WHY"),
+)
+
+
+def as_record(job: ListedJob, now: float) -> dict[str, Any]:
+    """
+    Return a job's record as `--json` prints it.
+
+    Instants are ISO 8601 in UTC, durations are seconds.
+    """
+    row, progress, orphan, owner = job.row, job.progress, job.orphan, job.owner
+    return {
+        "namespace": row.id.namespace,
+        "queue": row.id.queue,
+        "key": row.id.key,
+        "round": row.id.round,
+        "state": row.job_state.value,
+        "need": job.need.value if job.need else None,
+        "attempts": row.counters.attempts,
+        "crashes": row.counters.crashes,
+        "losses": row.counters.losses,
+        "interruptions": row.counters.interruptions,
+        "done": progress.done if progress else None,
+        "total": progress.total if progress else None,
+        "note": redact(progress.note) if progress else "",
+        "eta": time_left(progress, now) if row.state is State.RUNNING else None,
+        "reason": redact(row.reason),
+        "error_class": row.error_class,
+        "error": redact(row.error_text),
+        "cancelled": row.cancel_reason,
+        "conflicts": row.conflicts,
+        "due_in": row.due_in,
+        "late_by": row.late_by,
+        "message_missing_for": orphan.unseen_for if orphan else None,
+        "hindrance": orphan.hindrance.value if orphan and orphan.hindrance else None,
+        "fence": row.fence,
+        "worker": row.worker,
+        "owner": row.owner,
+        "owner_state": owner.liveness.value if owner else None,
+        "owner_silent_for": owner.silent_for if owner else None,
+        "free_within": owner.free_within if owner else None,
+        "host": owner.host if owner else None,
+        "pid": owner.pid if owner else None,
+        "time_limit": owner.time_limit if owner else None,
+        "connected": owner.connected if owner else None,
+        "uid": row.uid,
+        "created_at": instant(row.created_at),
+        "started_at": instant(row.started_at),
+        "ended_at": instant(row.ended_at),
+        "last_progress": instant(progress.at) if progress else None,
+    }
+
+
+def lines_of(jobs: Sequence[ListedJob], width: int, now: float, *, verbose: bool, bar: bool = False) -> Iterator[Text]:
+    """Yield the lines of a table of jobs; the column QUEUE is left out if all jobs have one queue."""
+    start = int(len({job.row.id.queue for job in jobs}) == 1)
+    rows = [cells(job, now, bar=bar)[start:] for job in jobs]
+    return screen(COLUMNS[start:], rows, width, [why(job, now) for job in jobs] if verbose else ())
+
+
+def cells(job: ListedJob, now: float, *, bar: bool = False) -> list[Any]:
+    """Return the cells of a job's line, in the order of `COLUMNS`; with `bar`, the progress of a running job has a bar."""
+    row, progress = job.row, job.progress
+    running = row.state is State.RUNNING
+    until = row.ended_at if row.ended_at is not None else now
+    run = until - row.started_at if row.started_at is not None and (running or row.ended_at is not None) else None
+    return [
+        row.id.queue,
+        row.id.key if not row.id.round else f"{row.id.key} (round {row.id.round})",
+        state_text(job),
+        str(row.counters.attempts),
+        _bar(progress) if bar and running else progress_text(progress),
+        _limit(run, job.owner) if running else "–",
+        clock_time(row.started_at, now),
+        span(run),
+        span(until - row.created_at),
+        ago(now - progress.at if progress and running else None),
+        row.worker if running else "",
+        why(job, now),
+    ]
+
+
+def _limit(run: float | None, owner: OwnerNow | None) -> str:
+    """Return the share of the time limit that a run has used, such as `80% of 2 h 00 min`."""
+    if run is None or owner is None or not owner.time_limit:
+        return "–"
+    return f"{run / owner.time_limit:.0%} of {span(owner.time_limit)}"
+
+
+def state_text(job: ListedJob) -> str:
+    """Return the job's state; for a run whose worker process does not renew its lease, the state of that process."""
+    if job.row.state is State.RUNNING and job.owner is not None:
+        if job.owner.liveness is Liveness.SILENT:
+            return f"silent {job.owner.silent_for:.0f} s"
+        if job.owner.liveness is Liveness.GONE:
+            return "gone"
+    return job.row.job_state.value
+
+
+def why(job: ListedJob, now: float) -> str:
+    """Return the text of the column WHY: the time left, the cause of the job's state, a wait or delay, the last error, and the remedy."""
+    row, orphan = job.row, job.orphan
+    left = time_left(job.progress, now) if row.state is State.RUNNING else None
+    crashes, losses = row.counters.crashes, row.counters.losses
+    counts = ", ".join(
+        text
+        for number, text in (
+            (crashes, count_text(crashes, "crash", "crashes")),
+            (losses, count_text(losses, "loss", "losses")),
+        )
+        if number
+    )
+    parts = [
+        _owner_text(job.owner) if job.owner is not None else "",
+        f"about {span(left)} left" if left is not None and _goes_on(job) else "",
+        counts if job.need is Need.CRASHING else "",
+        "no progress for half an hour" if job.need is Need.STUCK else "",
+        f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
+        f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
+        f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
+        f"no message came for {span(orphan.unseen_for)}; {advice(orphan)}" if orphan is not None else "",
+        row.reason,
+        _error(row),
+        counts,
+        f"dead letters with this key and another payload: {row.conflicts}" if row.conflicts else "",
+        _remedy(job, orphan),
+    ]
+    return redact("; ".join(dict.fromkeys(part for part in parts if part)))
+
+
+def _goes_on(job: ListedJob) -> bool:
+    return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
+
+
+def _owner_text(owner: OwnerNow) -> str:
+    match owner.liveness:
+        case Liveness.ALIVE if not owner.connected:
+            return "its worker has no connection to the broker; it goes on"
+        case Liveness.ALIVE:
+            return ""
+        case Liveness.SILENT:
+            free = f"another may take the job over in {span(owner.free_within)}"
+            return f"no renewal for {span(owner.silent_for)}: frozen, or cut off from the ledger; {free}"
+        case Liveness.GONE if not owner.heirs:
+            return "no worker consumes this queue: start one with `steadyworker run`"
+        case Liveness.GONE:
+            when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
+            return f"taken over by another worker {when}"
+
+
+def _remedy(job: ListedJob, orphan: Orphan | None) -> str:
+    queue, key = shlex.quote(job.row.id.queue), shlex.quote(job.row.id.key)
+    match job.need:
+        case Need.DEAD:
+            return f"`steadyworker dead replay {queue} {key}` runs it again"
+        case Need.CRASHING | Need.STUCK:
+            return f"`steadyworker cancel {queue} {key}` ends it"
+        case Need.OVERDUE if orphan is None and job.owner is None:
+            return f"`steadyworker retry {queue} {key}` starts it"
+        case _:
+            return ""
+
+
+def _error(row: Row) -> str:
+    """Return the last error, unless the reason already contains it."""
+    error = ": ".join(part for part in (row.error_class, row.error_text) if part)
+    return "" if (row.error_text or row.error_class) in row.reason else error
+
+
+def progress_text(progress: Progress | None) -> str:
+    """Return a run's progress for people, such as `30% 3/10 pages`."""
+    if progress is None or progress.done is None:
+        return progress.note if progress else ""
+    if not progress.total:
+        return f"{amount(progress.done)} {progress.note}".rstrip()
+    share = f"{progress.done / progress.total:.0%}"
+    return f"{share} {amount(progress.done)}/{amount(progress.total)} {progress.note}".rstrip()
+
+
+def _bar(progress: Progress | None) -> str | Text:
+    text = progress_text(progress)
+    if progress is None or progress.done is None or not progress.total:
+        return text
+    done = round(_BAR * min(1.0, max(0.0, progress.done / progress.total)))
+    return Text.assemble(("━" * done, "cyan"), ("━" * (_BAR - done), "dim"), f" {text}")

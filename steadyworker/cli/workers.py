@@ -1,0 +1,233 @@
+"""`steadyworker workers`: lists the worker processes of a ledger, and what each needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.text import Text
+
+from steadyworker.backends.waiting import RECENT, unexplained_consumers
+from steadyworker.cli.jobs import watched
+from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen, span
+from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.clock import SystemClock
+from steadyworker.config.resolve import Options
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
+from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.listing import Liveness
+from steadyworker.units import count_text
+
+_COLUMNS = (
+    Column("HOST", least=12, most=30),
+    Column("PID", right=True),
+    Column("QUEUES", least=14, most=40),
+    Column("BUSY", right=True),
+    Column("STAGE", styles={"running": "green", "gone": "red", "silent": "yellow"}),
+    Column("BROKER", rank=1, styles={"up": "green", "lost": "red"}),
+    Column("LEDGER", rank=3, styles={"up": "green"}),
+    Column("RENEWED", right=True, rank=4),
+    Column("STARTED", right=True, rank=5),
+    Column("VERSION", rank=2, most=16),
+    Column("WHY"),
+)
+
+
+@click.command(
+    "workers",
+    epilog="""\b
+Columns:
+  BUSY     slots with a run, and all slots
+  STAGE    running, quiet, draining, interrupting; silent: no renewal for more than 30 s; gone: it died
+  BROKER   whether it has a connection for each of its queues; jobs go on without one
+  LEDGER   whether it has renewed its leases in time
+  ?        its version of SteadyWorker does not report this
+\b
+Examples:
+  steadyworker workers --watch
+  steadyworker workers --json | jq 'select(.troubles != [])'""",
+)
+@click.option("--all", "every", is_flag=True, help="Also those that died within a day, and that others have replaced.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Refresh every 2 s until Ctrl-C; if the output is not a terminal, print the list once.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print the whole text of WHY, on a line below its worker process.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per worker process.")
+@settings("ledger", "namespace", "state_dir")
+def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_json: bool) -> None:
+    """
+    List the worker processes, those that need a person first.
+
+    WHY has what a worker process needs, and the command that helps.
+    Below are the consumers at the broker that no worker process of this ledger explains.
+    """
+    if watch and as_json:
+        raise click.UsageError("Expected --watch or --json, got both: run `workers --json` as often as you need it.")
+    console = Console()
+    with open_ledger(options) as ledger:
+
+        def found() -> Sequence[WorkerNow]:
+            within = options.namespace
+            listed = workers(ledger, SystemClock().wall(), every=every)
+            return [each for each in listed if within is None or any(n.startswith(f"{within}/") for n in each.names)]
+
+        if watch and console.is_terminal:
+            _watch(found, ledger, console, verbose=verbose)
+            return
+        listed, now = found(), SystemClock().wall()
+        if as_json:
+            for worker in listed:
+                json_line(as_record(worker))
+            return
+        if not listed:
+            click.echo(f"No worker process in {ledger.url}: start one with `steadyworker run`.", err=True)
+        elif console.is_terminal:
+            print_screen(console, lines_of(listed, console.width, now, verbose=verbose))
+        else:
+            padded(_COLUMNS, [cells(worker, now) for worker in listed])
+        for text in foreign(ledger, listed):
+            click.echo(text, err=True)
+
+
+def as_record(worker: WorkerNow) -> dict[str, Any]:
+    """Return a worker process's record as `--json` prints it; a value that it does not report is null."""
+    seen, report = worker.seen, worker.seen.report
+    return {
+        "owner": seen.owner,
+        "host": seen.host,
+        "pid": report.pid if report else None,
+        "version": report.version if report else None,
+        "started_at": instant(report.started_at) if report else None,
+        "state": worker.liveness.value,
+        "stage": report.stage if report else None,
+        "renewed_ago": seen.seen_ago,
+        "ready": report.ready if report else None,
+        "not_ready": list(report.not_ready) if report else None,
+        "queues": {
+            name: {
+                "slots": queue.slots,
+                "busy": queue.busy,
+                "time_limit": queue.time_limit,
+                "connected": queue.connected,
+                "paused": queue.paused,
+            }
+            for name, queue in report.queues.items()
+        }
+        if report
+        else dict.fromkeys(worker.names),
+        "jobs": worker.runs,
+        "troubles": [trouble.value for trouble in worker.troubles],
+        "stuck": list(worker.stuck),
+        "deaths": worker.deaths,
+        "findings": [{"id": each.id, "level": each.level, "text": each.text} for each in report.findings]
+        if report
+        else None,
+    }
+
+
+def lines_of(listed: Sequence[WorkerNow], width: int, now: float, *, verbose: bool) -> Iterator[Text]:
+    """Yield the lines of a table of worker processes."""
+    rows = [cells(worker, now) for worker in listed]
+    return screen(_COLUMNS, rows, width, [row[-1] for row in rows] if verbose else ())
+
+
+def cells(worker: WorkerNow, now: float) -> list[str]:
+    """Return the cells of a worker process's line, in the order of the columns."""
+    seen, report = worker.seen, worker.seen.report
+    lives = worker.liveness is not Liveness.GONE
+    slots, busy, links = "?", str(worker.runs), "?"
+    if report is not None:
+        slots = str(sum(queue.slots for queue in report.queues.values()))
+        busy = str(sum(queue.busy for queue in report.queues.values()))
+        links = "up" if all(queue.connected for queue in report.queues.values()) else "lost"
+    return [
+        seen.host,
+        str(report.pid) if report is not None else "?",
+        ", ".join(name.rpartition("/")[2] for name in worker.names),
+        f"{busy if lives else 0}/{slots}",
+        _stage(worker),
+        links if lives else "–",
+        {Liveness.ALIVE: "up", Liveness.SILENT: "?", Liveness.GONE: "–"}[worker.liveness],
+        ago(seen.seen_ago),
+        clock_time(report.started_at if report is not None else None, now),
+        report.version if report is not None else "?",
+        why(worker),
+    ]
+
+
+def _stage(worker: WorkerNow) -> str:
+    if worker.liveness is not Liveness.ALIVE:
+        return worker.liveness.value
+    report = worker.seen.report
+    return report.stage if report is not None else "?"
+
+
+def why(worker: WorkerNow) -> str:
+    """Return the text of the column WHY: what the worker process needs, with the remedy."""
+    report = worker.seen.report
+    texts = [text for trouble in worker.troubles for text in _texts(worker, trouble)]
+    if worker.liveness is Liveness.GONE and not worker.troubles:
+        texts.append("died, and was replaced")
+    queues = report.queues.items() if report is not None and worker.liveness is not Liveness.GONE else ()
+    if paused := ", ".join(name.rpartition("/")[2] for name, queue in queues if queue.paused):
+        texts.append(f"paused: {paused}")
+    return "; ".join(dict.fromkeys(texts))
+
+
+def _texts(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
+    report, silent = worker.seen.report, span(worker.seen.seen_ago)
+    match trouble:
+        case Trouble.GONE:
+            held = f"; another takes over its {count_text(worker.runs, 'job')}" if worker.runs else ""
+            texts = [f"died {silent} ago{held}: read its log, and start it again"]
+        case Trouble.CRASH_LOOP:
+            dead = count_text(worker.deaths, "predecessor")
+            texts = [f"crash loop: {dead} died within an hour: read the log of the last one"]
+        case Trouble.SILENT:
+            texts = [f"no renewal for {silent}: frozen, or cut off from the ledger"]
+        case Trouble.DETACHED:
+            queues = report.queues.items() if report is not None else ()
+            lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
+            texts = [f"no connection to the broker of {lost}: its jobs go on; check broker and network"]
+        case Trouble.STUCK:
+            first, *others = worker.stuck
+            more = f" and {len(others)} more" if others else ""
+            texts = [f"no progress of {first}{more} for half an hour: `steadyworker cancel` ends it"]
+        case Trouble.NOT_READY:
+            texts = [*(report.not_ready if report is not None else ()), *_errors(worker)]
+        case Trouble.QUIET:
+            texts = ["receives no messages, by order: `kill -USR2` resumes it"]
+    return texts
+
+
+def _errors(worker: WorkerNow) -> list[str]:
+    report = worker.seen.report
+    return [finding.text for finding in report.findings if finding.level == "error"] if report else []
+
+
+def foreign(ledger: Ledger, listed: Sequence[WorkerNow]) -> Iterator[str]:
+    """Yield a text for each queue with consumers at the broker that no worker process of this ledger explains."""
+    living = [worker.seen for worker in listed if worker.liveness is not Liveness.GONE]
+    for measured in ledger.facts.depths():
+        name = registered_name(measured.namespace, measured.queue)
+        if measured.age <= RECENT and (unexplained := unexplained_consumers(measured.depth, name, living)):
+            count = count_text(unexplained, "consumer")
+            yield (
+                f"{measured.queue}: {count} at the broker that no worker process of this ledger explains: "
+                "another program, or a worker with another --ledger, receives its messages."
+            )
+
+
+def _watch(found: Callable[[], Sequence[WorkerNow]], ledger: Ledger, console: Console, *, verbose: bool) -> None:
+    def picture() -> Group:
+        listed, now = found(), SystemClock().wall()
+        lines = lines_of(listed, console.width, now, verbose=verbose) if listed else iter(())
+        texts = [Text(text) for text in foreign(ledger, listed)]
+        return Group(*lines, *texts, Text("Ctrl-C ends only this view", style="dim", no_wrap=True))
+
+    watched(picture)

@@ -1,0 +1,121 @@
+"""
+The worker processes of a ledger, and what each of them needs; for people.
+
+A process that ends in good order unregisters itself, so a registered process that is gone has died.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from steadyworker.clock import Times
+from steadyworker.ledger.base import JobFilter, Ledger, OwnerSeen, State
+from steadyworker.ledger.lease import attended
+from steadyworker.ledger.listing import STUCK_AFTER, Liveness, liveness
+
+LOOP = 2
+"""The number of predecessors of a worker process that died within `LOOP_WITHIN`, from which it counts as in a crash loop."""
+
+LOOP_WITHIN = 3600.0
+
+
+class Trouble(StrEnum):
+    """
+    The reason why a worker process needs a person.
+
+    GONE: It died, and no living process of the same host consumes its queues.
+    CRASH_LOOP: At least `LOOP` processes with its host and its queues died within the last hour.
+    SILENT: It lives, or is frozen, but has missed renewals.
+    DETACHED: It has no connection to the broker of one of its queues.
+    STUCK: One of its runs has reported no progress for half an hour.
+    NOT_READY: It reports that it is not ready, or a finding of the level error.
+    QUIET: It receives no messages, because it has an order to be quiet.
+    """
+
+    GONE = "gone"
+    CRASH_LOOP = "crash loop"
+    SILENT = "silent"
+    DETACHED = "detached"
+    STUCK = "stuck"
+    NOT_READY = "not ready"
+    QUIET = "quiet"
+
+
+class WorkerNow(Struct, frozen=True):
+    """
+    A worker process.
+
+    Attributes:
+        seen: Its registration, with its last report.
+        liveness: Whether it lives.
+        troubles: What it needs, the most urgent first.
+        runs: The number of jobs that it holds.
+        stuck: The keys of its runs without progress.
+        deaths: The number of its predecessors that died within the last hour.
+    """
+
+    seen: OwnerSeen
+    liveness: Liveness
+    troubles: tuple[Trouble, ...] = ()
+    runs: int = 0
+    stuck: tuple[str, ...] = ()
+    deaths: int = 0
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The registered names of its queues."""
+        return attended(self.seen.queues)
+
+
+def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bool = False) -> Sequence[WorkerNow]:
+    """
+    Return the worker processes, those in trouble first.
+
+    Without `every`, leave out a process that is gone if it holds no job, and a living process has its host and its queues.
+    """
+    times = times or Times()
+    seen = ledger.owners()
+    held: Counter[str] = Counter()
+    stuck: dict[str, list[str]] = {}
+    for row, progress in ledger.jobs(JobFilter(states=(State.RUNNING, State.MOVING))):
+        held[row.owner or ""] += 1
+        if progress is not None and (row.started_at or 0.0) <= progress.at < now - STUCK_AFTER:
+            stuck.setdefault(row.owner or "", []).append(row.id.key)
+    lives = {each.owner: liveness(each, times) for each in seen}
+    found = [_worker(each, seen, lives, held[each.owner], tuple(stuck.get(each.owner, ()))) for each in seen]
+    shown = [each for each in found if every or each.runs or each.liveness is not Liveness.GONE or each.troubles]
+    order = list(Trouble)
+    return sorted(shown, key=lambda each: (_urgency(each, order), each.seen.host, each.seen.owner))
+
+
+def _urgency(worker: WorkerNow, order: Sequence[Trouble]) -> int:
+    return min((order.index(trouble) for trouble in worker.troubles), default=len(order))
+
+
+def _worker(
+    owner: OwnerSeen, every: Sequence[OwnerSeen], lives: Mapping[str, Liveness], runs: int, stuck: tuple[str, ...]
+) -> WorkerNow:
+    names = attended(owner.queues)
+    alike = [each for each in every if each.host == owner.host and attended(each.queues) == names]
+    now = lives[owner.owner]
+    deaths = sum(lives[each.owner] is Liveness.GONE and each.seen_ago <= LOOP_WITHIN for each in alike)
+    report = owner.report
+    if now is Liveness.GONE:
+        replaced = any(lives[each.owner] is not Liveness.GONE for each in alike)
+        youngest = min(alike, key=lambda each: each.seen_ago).owner == owner.owner
+        troubles = () if replaced or not youngest else (Trouble.GONE,)
+        return WorkerNow(owner, now, troubles, runs)
+    signs = {
+        Trouble.CRASH_LOOP: deaths >= LOOP,
+        Trouble.SILENT: now is Liveness.SILENT,
+        Trouble.DETACHED: report is not None and any(not queue.connected for queue in report.queues.values()),
+        Trouble.STUCK: bool(stuck),
+        Trouble.NOT_READY: report is not None
+        and (not report.ready or any(finding.level == "error" for finding in report.findings)),
+        Trouble.QUIET: report is not None and report.stage == "quiet",
+    }
+    return WorkerNow(owner, now, tuple(trouble for trouble, is_so in signs.items() if is_so), runs, stuck, deaths)

@@ -1,0 +1,311 @@
+"""
+The order of a listing of jobs, the truth about each job's worker process, and what a job needs; for people.
+
+A listing begins with the jobs that need a person, so that its first page is enough at night.
+Then come the jobs that run, those that wait for a retry, those that were snoozed, those that were interrupted, and those that ended.
+Each group is newest first; of a key whose job has ended in several rounds, it has only the last round.
+Each group is one query, which reads a page at a time, so a listing of fifty jobs is as fast with a million rows.
+Nothing here decides which process runs a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from steadyworker.clock import Times
+from steadyworker.ledger.base import JobFilter, JobId, Ledger, Orphan, OwnerSeen, Progress, Row, State
+from steadyworker.ledger.facts import QueueReport
+from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.lost import OVERDUE, lost
+from steadyworker.ledger.retention import DAY
+from steadyworker.outcome import JobState
+
+CRASHES = 2
+"""The number of crashes and losses, since the last saved checkpoint, from which an unfinished job needs a person."""
+
+STUCK_AFTER = 1800.0
+"""Seconds without progress after which a run that reports progress counts as stuck."""
+
+SILENT_RENEWALS = 2
+"""The number of missed renewals from which a worker process counts as silent."""
+
+_WAITING = (State.MOVING, State.MOVED)
+STATES: Mapping[JobState, tuple[State, ...]] = {
+    JobState.RUNNING: (State.RUNNING,),
+    JobState.INTERRUPTED: (State.INTERRUPTED,),
+    JobState.RETRYING: _WAITING,
+    JobState.SCHEDULED: _WAITING,
+    JobState.DONE: (State.DONE,),
+    JobState.CANCELLED: (State.MOVING, State.DEAD),
+    JobState.CANCEL_WAITING: (State.INTERRUPTED,),
+    JobState.DEAD: (State.MOVING, State.DEAD),
+}
+"""The possible states of a row, for each state that users see (`Row.job_state`)."""
+
+
+class Liveness(StrEnum):
+    """
+    The state of the worker process that holds a job, as the ledger knows it.
+
+    ALIVE: The process renewed its lease in time.
+    SILENT: The process missed a renewal, but its lease and margin are not over: it can be frozen, or cut off from the ledger.
+    GONE: The process is proven dead, or lease and margin are over.
+    """
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    GONE = "gone"
+
+
+class OwnerNow(Struct, frozen=True):
+    """
+    The worker process that holds a job.
+
+    Attributes:
+        liveness: Whether it lives.
+        silent_for: Seconds since its last renewal; None if the ledger does not know the process.
+        free_within: Seconds until other processes may take the job over, if no renewal comes; 0 if they may now.
+        heirs: The number of other living worker processes that consume the job's queue.
+        host, pid: Where it runs; empty and 0 if it does not report this.
+        time_limit: The time limit of a run of this queue, in seconds; None without a limit, or if it does not report this.
+        connected: False if it reports no connection to the broker of this queue; a run goes on without a connection.
+    """
+
+    liveness: Liveness
+    silent_for: float | None
+    free_within: float
+    heirs: int
+    host: str = ""
+    pid: int = 0
+    time_limit: float | None = None
+    connected: bool = True
+
+
+class Need(StrEnum):
+    """
+    The reason why a job needs a person.
+
+    STRANDED: Its message is lost, and no worker process starts it by itself.
+    OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
+    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
+    CRASHING: Its process crashed, or its worker process was lost, `CRASHES` times or more.
+    STUCK: Its worker process lives, but the run has reported no progress for `STUCK_AFTER` seconds; it did so earlier.
+    DEAD: It failed for good within the last day.
+    """
+
+    STRANDED = "stranded"
+    OVERDUE = "overdue"
+    NO_WORKER = "no worker"
+    CRASHING = "crashing"
+    STUCK = "stuck"
+    DEAD = "dead"
+
+
+class ListedJob(Struct, frozen=True):
+    """A job of a listing: its row, its last progress, its `Orphan` if its message is late, its worker process, and its need."""
+
+    row: Row
+    progress: Progress | None = None
+    orphan: Orphan | None = None
+    owner: OwnerNow | None = None
+    need: Need | None = None
+
+
+class Wanted(Struct, frozen=True):
+    """
+    The conditions of a listing of jobs; a listed job fits all conditions, and every job fits a condition of None.
+
+    Attributes:
+        namespace, queue: Only jobs of this namespace, or of this queue.
+        keys: Only jobs of these keys, in every round.
+        states: Only jobs in these states, as users see them; None without keys leaves out cancels that wait for their job.
+        since: Only jobs whose last end, or start, or creation is at or after this wall-clock time.
+        grep: Only jobs with this text in key, reason, error, cancel reason or note; the case of ASCII letters does not matter.
+        overdue: Only jobs with the need STRANDED or OVERDUE.
+    """
+
+    namespace: str | None = None
+    queue: str | None = None
+    keys: tuple[str, ...] | None = None
+    states: frozenset[JobState] | None = None
+    since: float | None = None
+    grep: str | None = None
+    overdue: bool = False
+
+    def fits(self, row: Row) -> bool:
+        """Return whether a row has one of the wanted states, and its last event is not too old."""
+        at = next(at for at in (row.ended_at, row.started_at, row.created_at) if at is not None)
+        if self.states is None:
+            named = self.keys is not None or row.job_state is not JobState.CANCEL_WAITING
+        else:
+            named = row.job_state in self.states
+        return named and (self.since is None or at >= self.since)
+
+    def query(self, *states: State) -> JobFilter:
+        """Return the ledger's conditions for the rows in these states, or in all states if none is named."""
+        wanted = None if self.states is None else {state for each in self.states for state in STATES[each]}
+        named = states or tuple(State)
+        chosen = named if wanted is None else tuple(state for state in named if state in wanted)
+        return JobFilter(
+            self.namespace,
+            self.queue,
+            None if wanted is None and not states else chosen,
+            since=self.since,
+            grep=self.grep,
+        )
+
+
+class Listing:
+    """
+    The jobs of a ledger, in the order in which people need them.
+
+    Args:
+        ledger: The ledger.
+        wanted: Which jobs.
+        now: The wall clock.
+        times: Lease and margin of the worker processes.
+    """
+
+    def __init__(self, ledger: Ledger, wanted: Wanted, now: float, times: Times | None = None) -> None:
+        self._ledger = ledger
+        self._wanted = wanted
+        self._now = now
+        self._times = times or Times()
+        self._owners = {each.owner: each for each in ledger.owners()}
+        self._bindings = [
+            (namespace, queue)
+            for namespace, queue in ledger.bindings()
+            if wanted.namespace in (None, namespace) and wanted.queue in (None, queue)
+        ]
+        found = [
+            orphan
+            for stranded in (True, False)
+            for namespace, queue in self._bindings
+            for orphan in lost(ledger, namespace, queue, stranded=stranded)
+        ]
+        self.orphans: Mapping[JobId, Orphan] = {orphan.row.id: orphan for orphan in found}
+
+    def jobs(self) -> Iterator[ListedJob]:
+        """Yield each job once; the reads stop where the caller stops."""
+        if self._wanted.keys is not None:
+            yield from self._of_keys(self._wanted.keys)
+            return
+        listed: set[JobId] = set()
+        for job in self._ordered():
+            if job.row.id not in listed and self._wanted.fits(job.row):
+                listed.add(job.row.id)
+                yield job
+        if not self._wanted.overdue:
+            ended = replace(self._wanted.query(State.DONE, State.DEAD), last=True)
+            for query in (self._wanted.query(State.INTERRUPTED), ended):
+                for row, progress in self._ledger.jobs(query):
+                    if row.id not in listed and self._wanted.fits(row):
+                        yield self._job(row, progress)
+
+    def _of_keys(self, keys: Collection[str]) -> Iterator[ListedJob]:
+        """Yield the jobs of these keys, the last round first."""
+        for key in dict.fromkeys(keys):
+            for namespace, queue in self._bindings:
+                last = self._ledger.last_round(namespace, queue, key)
+                for round_ in range(-1 if last is None else last, -1, -1):
+                    row = self._ledger.read(JobId(namespace, queue, key, round_))
+                    if row is not None and self._wanted.fits(row):
+                        need = None if round_ != last else self._need(row)
+                        yield self._job(row, self._ledger.last_progress(row.id), need)
+
+    def _ordered(self) -> Iterator[ListedJob]:
+        """Yield the jobs that need a person, then those that run or wait; a job can come twice."""
+        for orphan in self.orphans.values():
+            if orphan.hindrance is not None and self._has_text(orphan.row):
+                yield self._job(orphan.row, self._ledger.last_progress(orphan.row.id), Need.STRANDED)
+        wanted, read = self._wanted, self._ledger.jobs
+        for row, progress in read(replace(wanted.query(), late_by=OVERDUE, lost=None if wanted.overdue else CRASHES)):
+            yield self._job(row, progress, self._need(row))
+        if wanted.overdue:
+            return
+        running = [self._job(row, progress) for row, progress in read(wanted.query(State.RUNNING))]
+        yield from (job for job in running if job.need is not None)
+        fresh = max(self._now - DAY, wanted.since or 0.0)
+        if wanted.states is None or JobState.DEAD in wanted.states:
+            for row, progress in read(replace(wanted.query(State.DEAD), last=True, since=fresh)):
+                if row.job_state is JobState.DEAD:
+                    yield self._job(row, progress, Need.DEAD)
+        yield from running
+        for snoozed in (False, True):
+            for row, progress in read(replace(wanted.query(*_WAITING), snoozed=snoozed)):
+                yield self._job(row, progress)
+
+    def _has_text(self, row: Row) -> bool:
+        texts = (row.id.key, row.reason, row.error_class, row.error_text, row.cancel_reason or "")
+        return self._wanted.grep is None or any(self._wanted.grep.lower() in text.lower() for text in texts)
+
+    def _job(self, row: Row, progress: Progress | None, need: Need | None = None) -> ListedJob:
+        owner = owner_now(row, self._owners, self._times)
+        if need is None and owner is not None and row.state is State.RUNNING:
+            if owner.liveness is Liveness.GONE and not owner.heirs:
+                need = Need.NO_WORKER
+            # A sample from before the start belongs to an earlier run.
+            elif progress is not None and (row.started_at or 0.0) <= progress.at < self._now - STUCK_AFTER:
+                need = Need.STUCK
+        return ListedJob(row, progress, self.orphans.get(row.id), owner, need)
+
+    def _need(self, row: Row) -> Need | None:
+        """Return the need of a row that is the last round of its key."""
+        orphan = self.orphans.get(row.id)
+        if orphan is not None and orphan.hindrance is not None:
+            return Need.STRANDED
+        if row.late_by > OVERDUE:
+            return Need.OVERDUE
+        if row.job_state is JobState.DEAD:
+            return Need.DEAD if row.ended_at is None or row.ended_at >= self._now - DAY else None
+        ended = row.state in (State.DONE, State.DEAD)
+        return Need.CRASHING if not ended and row.counters.crashes + row.counters.losses >= CRASHES else None
+
+
+def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times) -> OwnerNow | None:
+    """Return the state of the worker process that holds this job, or None if no process holds it."""
+    if row.owner is None:
+        return None
+    seen = owners.get(row.owner)
+    silent = times.lease + row.late_by if row.late_by else None
+    if seen is not None:
+        silent = max(seen.seen_ago, silent or 0.0)
+    free_within = max(0.0, times.lease + times.margin - (silent or 0.0))
+    name = registered_name(row.id.namespace, row.id.queue)
+    heirs = sum(
+        name in each.queues and liveness(each, times) is not Liveness.GONE
+        for each in owners.values()
+        if each.owner != row.owner
+    )
+    lives = Liveness.ALIVE
+    if row.lease_over or (seen is not None and seen.dead):
+        lives = Liveness.GONE
+    elif silent is not None and silent > SILENT_RENEWALS * times.renew:
+        lives = Liveness.SILENT
+    report = seen.report if seen is not None else None
+    if seen is None or report is None:
+        return OwnerNow(lives, silent, free_within, heirs, seen.host if seen is not None else "")
+    queue = report.queues.get(name, QueueReport(connected=True))
+    return OwnerNow(lives, silent, free_within, heirs, seen.host, report.pid, queue.time_limit, queue.connected)
+
+
+def liveness(owner: OwnerSeen, times: Times) -> Liveness:
+    """Return whether a registered worker process lives, by its last renewal and the proof of its death."""
+    if owner.dead or owner.seen_ago > times.lease + times.margin:
+        return Liveness.GONE
+    return Liveness.SILENT if owner.seen_ago > SILENT_RENEWALS * times.renew else Liveness.ALIVE
+
+
+def time_left(progress: Progress | None, now: float) -> float | None:
+    """Return the seconds until a run ends, by the rate of the last minutes of its progress; None if that is unknown."""
+    if progress is None or progress.done is None or not progress.total or progress.before is None:
+        return None
+    at, done = progress.before
+    if progress.done <= done or progress.at <= at:
+        return None
+    rate = (progress.done - done) / (progress.at - at)
+    return max(0.0, (progress.total - progress.done) / rate - (now - progress.at))

@@ -1,0 +1,59 @@
+"""
+The traceback of a run, as text for people: bounded, without recognised secrets, and with the user's own frames first.
+
+A failed handler's exception has a traceback; a child that a fatal signal ended leaves the stacks of its threads.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from types import TracebackType
+
+from steadyworker.text.plain_text import as_unicode, plain_text
+
+LONGEST = 16 << 10
+"""The maximum length of a traceback, in bytes of UTF-8."""
+
+_CUT = "\n  [… cut by SteadyWorker …]\n"
+_OURS = "steadyworker."
+_READER = re.compile(r'slots/child\.py", line \d+ in _read$', re.MULTILINE)
+
+
+def traceback_of(error: BaseException | None) -> str:
+    """
+    Return the traceback of an exception and of its causes; empty without an exception, or if it cannot be printed.
+
+    The frames of SteadyWorker that called the handler are left out, so the traceback begins with the handler's own frames.
+    """
+    if error is None:
+        return ""
+    try:
+        whole = traceback.TracebackException(type(error), error, _own_frames(error.__traceback__))
+        return shortened("".join(whole.format()))
+    except BaseException:  # noqa: BLE001 - a user's class can raise anything, even SystemExit
+        return ""
+
+
+def shortened(text: str) -> str:
+    """Return a traceback or stacks without recognised secrets; the middle of a long text is cut."""
+    text = plain_text(text, len(text) + 1)
+    if len(text.encode()) <= LONGEST:
+        return text
+    half = (LONGEST - len(_CUT.encode())) // 2
+    data = text.encode()
+    return f"{data[:half].decode(errors='ignore')}{_CUT}{data[-half:].decode(errors='ignore')}"
+
+
+def stacks_text(data: bytes) -> str:
+    """Return the stacks that a dying child has written, without that of SteadyWorker's own thread."""
+    blocks = as_unicode(data.decode("utf-8", "backslashreplace")).split("\n\n")
+    return shortened("\n\n".join(block for block in blocks if not _READER.search(block)))
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames without SteadyWorker's first ones; all frames if all are SteadyWorker's."""
+    own = frames
+    while own is not None and own.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
+        own = own.tb_next
+    return own or frames

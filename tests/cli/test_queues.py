@@ -1,0 +1,164 @@
+"""`steadyworker queues` and `steadyworker workers`, as commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from steadyworker.adapter import Depth
+from steadyworker.backends.opening import open_ledger
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.facts import OwnerReport, QueueReport
+from steadyworker.ledger.lease import registered_name
+from tests.cli.kit import Queues, Shell
+from tests.cli.test_jobs import Terminal
+
+
+@pytest.fixture
+def ledger(queues: Queues) -> Iterator[Ledger]:
+    """The ledger of a queue `exports` that has one job."""
+    queues.job("k-1")
+    with closing(open_ledger(queues.options)) as ledger:
+        yield ledger
+
+
+def namespace(ledger: Ledger) -> str:
+    ((namespace, _),) = ledger.bindings()
+    return namespace
+
+
+def files(folder: Path) -> list[str]:
+    """Every file below a folder, but the compiled modules of Python and the ledger's files for readers."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return [name for name in names if "__pycache__" not in name and not name.endswith(("-wal", "-shm"))]
+
+
+def test_what_a_sender_left_is_shown_before_a_first_worker_runs(shell: Shell) -> None:
+    for key in ("k-1", "k-2"):
+        assert shell("send", "app:Exports", '{"merchant": "m-17"}', "--key", key).code == 0
+    (queue,) = shell("queues", "app:Exports", "--json").records
+    assert (queue["queue"], queue["ready"], queue["dead"], queue["workers"]) == ("exports", 2, 0, 0)
+    assert "no worker consumes it: start one with `steadyworker run`" in shell("queues", "app:Exports").out
+    assert not (shell.state / "ledger.db").exists()
+
+
+def test_a_recent_record_of_a_worker_process_is_shown_without_a_question_to_the_broker(
+    shell: Shell, ledger: Ledger
+) -> None:
+    ledger.facts.record_depth(namespace(ledger), "exports", Depth(40, 1, None, 5, 2, 1, 1800.0))
+    ledger.facts.pause(namespace(ledger), "exports", "ann@desk", "the bank is closed")
+    (queue,) = shell("queues", "--json").records
+    assert (queue["ready"], queue["unacked"], queue["oldest_age"], queue["running"]) == (40, 5, 1800.0, 1)
+    assert (queue["paused_by"], queue["pause_reason"]) == ("ann@desk", "the bank is closed")
+    assert "paused by ann@desk" in shell("queues", "exports").out
+
+
+@pytest.mark.parametrize(
+    ("depth", "arguments", "expected"),
+    [
+        (Depth(40, dead=2, oldest_age=1800.0), [], 0),
+        (Depth(40, dead=2, oldest_age=1800.0), ["--max-ready", "40", "--max-dead", "2", "--max-age", "30m"], 0),
+        (Depth(40, dead=2, oldest_age=1800.0), ["--max-ready", "39"], 1),
+        (Depth(40, dead=2, oldest_age=1800.0), ["--max-dead", "0"], 1),
+        (Depth(40, dead=2, oldest_age=1800.0), ["--max-age", "29m"], 1),
+        (Depth(40, why={"dead": "no permission"}), ["--max-dead", "0"], 69),
+        (Depth(40, why={"dead": "no permission"}), ["--max-dead", "0", "--max-ready", "39"], 1),
+        (Depth(40, why={"dead": "no permission"}), ["--max-ready", "40"], 0),
+        (Depth(0, oldest_age=None), ["--max-age", "1m"], 0),
+    ],
+)
+def test_an_alert_is_an_exit_code_that_says_also_that_it_could_not_know(
+    shell: Shell, ledger: Ledger, depth: Depth, arguments: list[str], expected: int
+) -> None:
+    ledger.facts.record_depth(namespace(ledger), "exports", depth)
+    done = shell("queues", *arguments, "--json")
+    assert done.code == expected
+    assert (done.err == "") is (expected == 0)
+    assert done.records[0]["dead"] == depth.dead
+
+
+def test_a_queue_of_another_broker_is_unknown_and_never_empty(shell: Shell, ledger: Ledger) -> None:
+    ledger.bind("rabbit@elsewhere", "refunds", "rabbit@elsewhere")
+    (refunds,) = [queue for queue in shell("queues", "--json").records if queue["queue"] == "refunds"]
+    assert (refunds["ready"], refunds["dead"]) == (None, None)
+    assert refunds["why"]["ready"] == "no worker recorded it within 30 s, and --broker is another broker"
+
+
+def test_a_worker_process_is_a_line_with_its_state(shell: Shell, ledger: Ledger) -> None:
+    name = registered_name(namespace(ledger), "exports")
+    report = OwnerReport(
+        4711, "1.4.0", 1.0, "running", ready=True, queues={name: QueueReport(4, 1, 60.0, connected=True)}
+    )
+    ledger.register("host-1/boot/1", "host-1", [name], report)
+    ledger.register("old/boot/1", "old", [name])
+    first, second = shell("workers", "--json").records
+    assert (first["host"], first["pid"], first["stage"], first["queues"][name]["busy"]) == (
+        "host-1",
+        4711,
+        "running",
+        1,
+    )
+    assert (first["state"], first["troubles"]) == ("alive", [])
+    assert (second["host"], second["pid"], second["queues"]) == ("old", None, {name: None})
+    title, line, old = shell("workers").lines
+    assert title.split() == [
+        "HOST",
+        "PID",
+        "QUEUES",
+        "BUSY",
+        "STAGE",
+        "BROKER",
+        "LEDGER",
+        "RENEWED",
+        "STARTED",
+        "VERSION",
+        "WHY",
+    ]
+    assert line.split()[:7] == ["host-1", "4711", "exports", "1/4", "running", "up", "up"]
+    assert old.split()[:7] == ["old", "?", "exports", "0/?", "?", "?", "up"]
+
+
+@pytest.mark.parametrize(
+    "verb", [["jobs"], ["queues"], ["workers"], ["show", "exports", "k-1"], ["queues", "app:Exports"]]
+)
+def test_no_listing_verb_creates_a_file(shell: Shell, verb: list[str]) -> None:
+    before = files(shell.folder)
+    shell(*verb)
+    assert files(shell.folder) == before
+
+
+@pytest.mark.parametrize("verb", [["jobs"], ["queues"], ["workers"], ["show", "exports", "k-1"]])
+def test_no_listing_verb_creates_a_file_beside_a_ledger(shell: Shell, ledger: Ledger, verb: list[str]) -> None:
+    before = files(shell.folder)
+    assert shell(*verb).code == 0
+    assert files(shell.folder) == before
+
+
+def test_watch_shows_a_change_and_ends_with_ctrl_c(shell: Shell, ledger: Ledger) -> None:
+    ledger.facts.record_depth(namespace(ledger), "exports", Depth(7, 0, None, 0, 0, 1, 1.0))
+    with Terminal(shell, "queues", "--watch") as terminal:
+        terminal.until("exports      7")
+        ledger.facts.record_depth(namespace(ledger), "exports", Depth(8, 0, None, 0, 0, 1, 1.0))
+        terminal.until("exports      8")
+        assert terminal.end() == 0
+
+
+def test_watch_shows_worker_processes_until_ctrl_c(shell: Shell, ledger: Ledger) -> None:
+    ledger.register("host-1/boot/1", "host-1", [registered_name(namespace(ledger), "exports")])
+    with Terminal(shell, "workers", "--watch") as terminal:
+        terminal.until("host-1")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("verb", ["jobs", "queues", "workers", "show", "cancel", "check", "run"])
+def test_the_own_options_of_a_verb_come_first_in_its_help(shell: Shell, verb: str) -> None:
+    """Settings that verbs share follow; `--ledger` is one of all these verbs."""
+    options = shell(verb, "--help").out.partition("\nOptions:")[2].splitlines()
+    names = [line.split()[0].rstrip(",") for line in options if line.startswith("  -")]
+    own = {"jobs": "--json", "queues": "--json", "workers": "--json", "show": "--json"}
+    last_own = own.get(verb) or {"cancel": "--reason", "check": "--json", "run": "--inline"}[verb]
+    shared = min(names.index(name) for name in ("--broker", "--ledger") if name in names)
+    assert names.index(last_own) < shared

@@ -1,0 +1,153 @@
+"""The web applications of the examples, each on its own server, with a worker process and the embedded broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener
+
+import pytest
+
+from tests.brokers.process import free_ports
+from tests.examples.conftest import EXAMPLES
+from tests.support.stage import eventually
+
+HELD = '''
+"""The worker of the example, whose export waits at 40 % until there is a file `gate`."""
+import time
+from pathlib import Path
+import web_exports
+
+class Exports(web_exports.Exports):
+    def payments(self, job, start):
+        for number in range(start, web_exports.ROWS):
+            while number == 400 and not Path("gate").exists():
+                job.progress(400, web_exports.ROWS)
+                time.sleep(0.05)
+            yield number, job.payload.merchant, number * 7 % 100
+'''
+
+SERVERS = {
+    "fastapi": ["-m", "uvicorn", "web_fastapi:app", "--port", "{port}", "--log-level", "warning"],
+    "django": ["web_django.py", "runserver", "--noreload", "127.0.0.1:{port}"],
+}
+
+
+class Browser:
+    """A browser with the page's cookie."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._jar = CookieJar()
+        self._open: OpenerDirector = build_opener(HTTPCookieProcessor(self._jar))
+
+    def __call__(self, method: str, path: str) -> tuple[int, bytes]:
+        token = next((cookie.value or "" for cookie in self._jar if cookie.name == "csrftoken"), "")
+        request = Request(f"{self._url}{path}", method=method, headers={"X-CSRFToken": token})
+        try:
+            with self._open.open(request, timeout=30) as reply:
+                return reply.status, reply.read()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def json(self, method: str, path: str, status: int = 200) -> Any:
+        code, body = self(method, path)
+        assert code == status, body
+        return json.loads(body)
+
+    def is_up(self) -> bool:
+        try:
+            return self("GET", "/")[0] == 200
+        except URLError:
+            return False
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Start a program in the folder of the example; it ends with the test."""
+    for file in EXAMPLES.glob("web_*"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "held.py").write_text(HELD)
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("STEADYWORKER_", "PYTEST_"))}
+    with ExitStack() as ends:
+
+        def started(*arguments: str) -> None:
+            log = ends.enter_context((tmp_path / f"{len(list(tmp_path.glob('*.log')))}.log").open("wb"))
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=tmp_path,
+                env={**kept, "STEADYWORKER_STATE_DIR": str(tmp_path / "state")},
+                stdout=log,
+                stderr=log,
+            )
+            ends.callback(process.wait, 30)
+            ends.callback(process.terminate)
+
+        yield started
+
+
+@pytest.fixture(params=SERVERS)
+def browser(request: pytest.FixtureRequest, start: Callable[..., None], tmp_path: Path) -> Browser:
+    (port,) = free_ports(1)
+    start("-m", "steadyworker", "run", "held:Exports")
+    start(*(argument.format(port=port) for argument in SERVERS[request.param]))
+    browser = Browser(f"http://127.0.0.1:{port}")
+    eventually(browser.is_up, "the page", report=lambda: logs(tmp_path))
+    eventually((tmp_path / "state/ledger.db").exists, "the worker's ledger", report=lambda: logs(tmp_path))
+    return browser
+
+
+def logs(folder: Path) -> str:
+    return "\n".join(file.read_text() for file in folder.glob("*.log"))
+
+
+def shown(browser: Browser, key: str, state: str, folder: Path) -> dict[str, Any]:
+    """Poll as the page does, until the job has this state."""
+    seen: list[dict[str, Any]] = []
+
+    def reached() -> bool:
+        seen.append(browser.json("GET", f"/exports/{key}"))
+        return seen[-1]["state"] == state and (state != "running" or seen[-1]["percent"] == 40)
+
+    eventually(reached, state, report=lambda: f"{seen[-1]}\n{logs(folder)}")
+    return seen[-1]
+
+
+@pytest.mark.processes
+def test_an_export_shows_its_progress_and_can_be_downloaded_when_it_is_done(browser: Browser, tmp_path: Path) -> None:
+    key = browser.json("POST", "/exports/harbour-books", 202)["key"]
+    assert shown(browser, key, "running", tmp_path) == {"key": key, "state": "running", "percent": 40.0, "reason": ""}
+    assert browser.json("GET", f"/exports/{key}/file", 409) == {"detail": "The export is running."}
+    assert browser.json("POST", "/exports/harbour-books", 202)["key"] == key
+    (tmp_path / "gate").touch()
+    assert shown(browser, key, "done", tmp_path)["percent"] == 100
+    code, body = browser("GET", f"/exports/{key}/file")
+    lines = body.decode().splitlines()
+    assert (code, len(lines), lines[0], lines[1_000]) == (200, 1_001, "id,merchant,cents", "999,harbour-books,93")
+
+
+@pytest.mark.processes
+def test_an_export_that_is_cancelled_leaves_no_file(browser: Browser, tmp_path: Path) -> None:
+    key = browser.json("POST", "/exports/harbour-books", 202)["key"]
+    shown(browser, key, "running", tmp_path)
+    assert browser("DELETE", f"/exports/{key}")[0] == 202
+    assert shown(browser, key, "cancelled", tmp_path)["reason"] == "cancelled: by the user"
+    assert browser("GET", f"/exports/{key}/file")[0] == 409
+    assert list((tmp_path / "out").glob("*.csv")) == []
+
+
+@pytest.mark.processes
+def test_a_key_that_is_no_job_is_unknown_and_names_no_file(browser: Browser) -> None:
+    assert browser.json("GET", "/exports/no-such-job")["state"] == "unknown"
+    assert browser("GET", "/exports/no-such-job/file")[0] == 409
+    assert browser("GET", "/exports/..%2F..%2Fsecret/file")[0] in (404, 409)
