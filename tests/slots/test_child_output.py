@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,23 +11,8 @@ import pytest
 from steadyworker.outcome import Crashed, Done, Failed
 from steadyworker.slots.base import Progressed, Ready
 from steadyworker.telemetry.output_log import BURST
-from tests.slots.conftest import MakeRig
+from tests.slots.conftest import MakeRig, Read
 from tests.slots.kit import Rig
-
-Read = Callable[[], list[tuple[object, str, str]]]
-
-
-@pytest.fixture
-def printed(caplog: pytest.LogCaptureFixture) -> Read:
-    """Return the lines that were logged since the last call: the key, the stream and the line."""
-    caplog.set_level(logging.INFO)
-
-    def read() -> list[tuple[object, str, str]]:
-        lines: list[dict[str, Any]] = [record.msg for record in caplog.records if record.name == "steadyworker.output"]  # type: ignore[misc]
-        caplog.clear()
-        return [(line.get("key"), line["stream"], line["line"]) for line in lines if line["event"] == "output"]
-
-    return read
 
 
 @pytest.fixture
