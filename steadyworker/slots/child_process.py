@@ -410,9 +410,8 @@ class ChildProcess:
         if self._stacks is None:
             return
         file = self._stacks.fileno()
-        data = os.pread(
-            file, _CHUNK, 0
-        )  # the child writes at the position that both processes share, which `pread` does not move
+        # The child writes at the position that both processes share, which `pread` does not move.
+        data = os.pread(file, _CHUNK, 0)
         if data:
             os.ftruncate(file, 0)
             os.lseek(file, 0, os.SEEK_SET)
