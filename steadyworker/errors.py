@@ -42,7 +42,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from steadyworker.text.plain_text import plain_text
 from steadyworker.units import parse_seconds
@@ -186,6 +186,9 @@ class Retry(SteadyWorkerError):
     reason: str = ""
     delay: float | None = None
     fresh: bool = False
+
+    planned: ClassVar[bool] = True
+    """False in a subclass whose attempt the log reports as failed."""
 
     def __init__(
         self, reason: object = "", *, delay: float | timedelta | str | None = None, fresh: bool = False

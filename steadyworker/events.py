@@ -35,7 +35,7 @@ delivery-lost: This process lost this delivery alone; the log line `delivery_los
 worker-killed: The worker process that ran the job is dead.
 worker-lost: The worker process that ran the job has not renewed its lease: the process is dead, frozen or cut off.
 released: A worker process gave the message back, because the process stopped, or had no free slot.
-requeued-by-operator: An operator has sent a dead letter to the work queue again.
+requeued-by-operator: An operator has replayed a dead letter, or has moved it to the work queue.
 message-lost: No message of the job came; the run uses the message that the ledger keeps.
 """
 

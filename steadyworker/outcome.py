@@ -18,12 +18,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failure of the job itself (an exception, the time limit, a stall); such a failure counts as an attempt."""
+    """
+    A failure of the job itself (an exception, the time limit, a stall); such a failure counts as an attempt.
+
+    `planned` is true if the handler asked for the next attempt by `Retry`, so that the log reports no failure.
+    """
 
     reason: str
     error_class: str = ""
     delay: float | None = None
     fresh: bool = False
+    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +112,12 @@ class JobState(StrEnum):
     | state | meaning |
     |---|---|
     | `running` | a worker process runs the job |
-    | `interrupted` | the worker process ended the run, or the job was cancelled before its first delivery; the job waits for its next delivery |
+    | `interrupted` | the worker process ended the run; the job waits for its next delivery |
     | `retrying` | a run failed or crashed; the job comes again after a delay |
     | `scheduled` | the handler raised `Snooze`; the job comes again after the delay in `Snooze` |
     | `done` | the handler returned |
     | `cancelled` | `Client.cancel` ended the job; its message is in the dead-letter queue |
+    | `cancel-waiting` | the cancel came before any worker process received the job; if a message comes, the job does not run |
     | `dead` | the job failed for good; its message is in the dead-letter queue |
 
     For a key without a record in the ledger, `Client.status` returns one of these:
@@ -129,6 +135,7 @@ class JobState(StrEnum):
     SCHEDULED = "scheduled"
     DONE = "done"
     CANCELLED = "cancelled"
+    CANCEL_WAITING = "cancel-waiting"
     DEAD = "dead"
     QUEUED = "queued"
     DELAYED = "delayed"

@@ -41,6 +41,7 @@ def out() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     configure("json", "debug", stream)
     yield stream
+    del vars(logging.getLogger("steadyworker"))["steadyworker_settled"]
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)
@@ -93,14 +94,14 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def settled(settlement: str) -> JobSettled:
+def settled(settlement: str, outcome: str = "Done") -> JobSettled:
     return JobSettled(
         key="m-17",
         queue="q",
         fence=7,
         at=0.0,
         settlement=settlement,
-        outcome="Done",
+        outcome=outcome,
         reason="",
         attempts=1,
         crashes=0,
@@ -430,6 +431,27 @@ def test_the_canonical_line_of_a_settled_message(out: io.StringIO) -> None:
     ]
     assert "at" not in good
     assert (good["level"], dead["level"]) == ("info", "error")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settlement", "level"),
+    [
+        ("retry", "later", "info"),
+        ("snoozed", "later", "info"),
+        ("interrupted", "release", "info"),
+        ("cancelled", "dead-letter", "info"),
+        ("failed", "later", "warning"),
+        ("crashed", "later", "warning"),
+        *((outcome, "dead-letter", "error") for outcome in ("failed", "retry", "crashed", "rejected")),
+    ],
+)
+def test_the_level_of_a_settled_message_shows_whether_a_person_must_act(
+    out: io.StringIO, outcome: str, settlement: str, level: str
+) -> None:
+    log_events()(settled(settlement, outcome))
+    (line,) = lines(out)
+    assert line["level"] == level
+    assert ("explain" in line) == (level == "error")
 
 
 def test_no_secret_is_in_a_line_wherever_it_stands(out: io.StringIO) -> None:

@@ -117,6 +117,50 @@ def test_each_way_in_which_a_run_ends_is_counted_once(metrics: Metrics) -> None:
     assert b"merchant" not in metrics.page(OPEN_METRICS)[1]
 
 
+def test_an_attempt_is_counted_by_the_reason_of_its_end(metrics: Metrics) -> None:
+    metrics.watch(["exports"], list, lambda: {"alive": True, "ready": True})
+    ends = {
+        ("done", ""): "done",
+        ("retry", "time-limit"): "retry",
+        ("failed", "ValueError: time-limit"): "failed",
+        ("failed", "time-limit"): "time-limit",
+        ("failed", "stalled"): "stalled",
+        ("crashed", "SIGKILL"): "killed",
+        ("crashed", "SIGSEGV"): "crashed",
+        ("crashed", "memory-limit: 200 MiB of 100 MiB"): "memory-limit",
+        ("rejected", "bad-payload: …"): "rejected",
+        ("cancelled", "cancelled: wrong month"): "cancelled",
+        ("snoozed", "snoozed for 60 s"): "snoozed",
+        ("interrupted", "interrupted"): "interrupted",
+    }
+    for outcome, reason in ends:
+        metrics(JobEnded(**about(5), outcome=outcome, reason=reason, seconds=1.0))
+    found = counted(metrics, "steadyworker_attempts_total")
+    assert found == {f'{{queue="exports",reason="{reason}"}}': 1 for reason in ends.values()}
+
+
+def test_a_cancel_is_a_dead_letter_with_a_reason_of_its_own_and_no_retry(metrics: Metrics) -> None:
+    metrics(settled("cancelled", "dead-letter"))
+    metrics(settled("retry", "later"))
+    assert counted(metrics, "steadyworker_dead_letters_total") == {'{queue="exports",reason="cancelled"}': 1}
+    assert counted(metrics, "steadyworker_retries_total") == {}
+
+
+def test_a_queue_is_not_up_while_the_process_cannot_know(metrics: Metrics) -> None:
+    readings: list[QueueReading] = []
+    metrics.watch(["exports"], lambda: readings, lambda: {"alive": True, "ready": True})
+    assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 0}
+    readings.append(reading())
+    assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 1}
+    for less in (
+        replace(reading(), connected=False),
+        replace(reading(), ledger_up=False),
+        replace(reading(), known=False),
+    ):
+        readings[:] = [less]
+        assert counted(metrics, "steadyworker_up") == {'{queue="exports"}': 0}
+
+
 def test_a_run_of_three_hours_is_no_run_of_ten_seconds(metrics: Metrics) -> None:
     metrics(JobEnded(**about(5), outcome="done", reason="", seconds=3 * 3600 - 1))
     buckets = counted(metrics, "steadyworker_job_duration_seconds_bucket")

@@ -52,6 +52,8 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, reas
                 f"{key} is not in the ledger {redact(options.ledger)} yet: the cancel is recorded there, and a message "
                 f"with this key will not run if it arrives within {KEPT} days."
             )
+        case JobState.CANCEL_WAITING:
+            click.echo(f"{key} was cancelled before: a message with this key will not run.")
         case JobState.DONE | JobState.CANCELLED | JobState.DEAD:
             click.echo(f"{key} is already {before}: nothing was cancelled.", err=True)
             ctx.exit(1)

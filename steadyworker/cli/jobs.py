@@ -38,12 +38,14 @@ States:
   running      a worker process runs it
   silent       … but has not renewed its lease for this long: frozen, or cut off from the ledger
   gone         … but is dead, or has not renewed its lease for 90 s: another takes the job over
-  interrupted  a stop ended its run, or it was cancelled before its first message; it waits for a message
+  interrupted  a stop ended its run; it waits for a message
   retrying     a run failed; the job runs again after a delay
   scheduled    the handler raised Snooze; the job runs again after that delay
   done         the handler returned
   cancelled    it was cancelled; its message is in the dead-letter queue
   dead         it failed for good; its message is in the dead-letter queue (see `steadyworker dead`)
+  cancel-waiting
+               it was cancelled before its first message; listed only with its key or --state cancel-waiting
 \b
 Examples:
   steadyworker jobs --watch

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,16 @@ import click
 
 from steadyworker.cli.flags import CommandWithSettings, every_setting
 from steadyworker.cli.targets import find_worker, worker_arguments
+from steadyworker.config import resolve
+from steadyworker.config.options import PREFIX
 from steadyworker.errors import ConfigError
 from steadyworker.lifecycle import EX_CONFIG, EX_OK
 from steadyworker.service.launch import launch
 from steadyworker.service.reload import Reload
+from steadyworker.telemetry import logs
+from steadyworker.telemetry.printed_lines import log_prints
+
+_OF_THE_LOG = ("log_format", "log_level")
 
 
 @click.command(
@@ -66,7 +75,8 @@ def command(
     here = Path.cwd()
     watch = Reload(here) if reload else None
     try:
-        workers = [find_worker(target) for target in targets]
+        with nullcontext() if inline else _prints_as_lines(arguments, config):
+            workers = [find_worker(target) for target in targets]
         code = launch(workers, arguments, config, inline=inline, reload=watch)
     except ConfigError as error:
         if watch is None:
@@ -79,3 +89,26 @@ def command(
     if watch is not None and watch.changed is not None and code in (EX_OK, EX_CONFIG):
         watch.execute_again()
     ctx.exit(code)
+
+
+@contextmanager
+def _prints_as_lines(arguments: dict[str, Any], config: Path | None) -> Iterator[None]:
+    """
+    Let what a module prints during its import be lines of the log; a wrong setting is reported later.
+
+    This reads only the settings of the log, because the file of another setting can be a pipe, which only one reader can read.
+    """
+    given = {name: value for name, value in arguments.items() if name in _OF_THE_LOG}
+    named = {f"{PREFIX}{name.upper()}" for name in (*_OF_THE_LOG, "config")}
+    environ = {name: value for name, value in os.environ.items() if name in named or not name.startswith(PREFIX)}
+    format = "pretty"  # with which nothing changes
+    if config is None or config.is_file():
+        with suppress(ConfigError):
+            options = resolve.load(given, environ, Path.cwd(), config)
+            logs.configure(options.log_format, options.log_level)
+            format = options.log_format
+    give_back = log_prints(format)
+    try:
+        yield
+    finally:
+        give_back()

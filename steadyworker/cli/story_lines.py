@@ -28,6 +28,7 @@ _BECAUSE = {
     "taken over": "taken over from a lost worker process",
     "dropped": "its worker process had dropped the run before",
 }
+_ENDED = {"": "ended", "retry": "asked for a retry"}
 _EVENTS = {
     "connected": "connected to the broker",
     "lost": "lost the connection to the broker",
@@ -141,4 +142,5 @@ def _ended_text(run: str, attempt: Attempt) -> str:
         f"peak memory {size_text(attempt.peak_memory)}" if attempt.peak_memory is not None else "",
     ]
     details = "; ".join(dict.fromkeys(part for part in parts if part))
-    return f"{run} {attempt.outcome or 'ended'} after {taken}" + (f": {details}" if details else "")
+    ended = _ENDED.get(attempt.outcome, attempt.outcome)
+    return f"{run} {ended} after {taken}" + (f": {details}" if details else "")

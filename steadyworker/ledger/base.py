@@ -103,6 +103,7 @@ class Row(Struct, frozen=True):
         A job that waits for a retry is `retrying`; after a snooze it is `scheduled`.
         A job that becomes a dead letter is `dead`.
         A job that ended because of a cancel is `cancelled`, not `dead`.
+        A cancel of a key that had no job is `cancel-waiting`.
         """
         match self.state:
             case State.MOVING | State.MOVED if self.target is not Moving.DEAD:
@@ -113,6 +114,8 @@ class Row(Struct, frozen=True):
             case State.MOVING | State.DEAD:
                 by_cancel = self.cancel_reason is not None and self.reason == f"{CANCELLED}{self.cancel_reason}"
                 return JobState.CANCELLED if by_cancel else JobState.DEAD
+            case State.INTERRUPTED if not self.fence and self.cancel_reason is not None:
+                return JobState.CANCEL_WAITING
             case state:
                 return JobState(state.value)
 

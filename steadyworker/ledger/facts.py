@@ -68,7 +68,8 @@ class Attempt(Struct, frozen=True):
             then `; the broker lost its message` if the message came from the ledger.
         epoch: The number of the connection's epoch in which the message came; None if the message came from the ledger.
         started_at, ended_at: Wall clock, in seconds; `ended_at` is None while the run goes on.
-        outcome: `done`, `failed`, `rejected`, `cancelled`, `snoozed`, `interrupted`, `crashed` or `lost`; empty while the run goes on.
+        outcome: The name that the log has: `done`, `failed`, `retry`, `rejected`, `cancelled`, `snoozed`, `interrupted` or `crashed`;
+            `lost` if the worker process reported none; empty while the run goes on.
         reason, error_class, error_text: Why the run ended so.
         traceback: The traceback of a failure, at most 16 KiB, without recognised secrets; empty without one.
         checkpoint_before, checkpoint_after: The checkpoint with which the run began and ended: JSON, cut at 200 characters.

@@ -2,7 +2,8 @@
 The order of a listing of jobs, the truth about each job's worker process, and what a job needs; for people.
 
 A listing begins with the jobs that need a person, so that its first page is enough at night.
-Then come the jobs that run, those that wait for a retry, those that were snoozed, and all others; each group is newest first.
+Then come the jobs that run, those that wait for a retry, those that were snoozed, those that were interrupted, and those that ended.
+Each group is newest first; of a key whose job has ended in several rounds, it has only the last round.
 Each group is one query, which reads a page at a time, so a listing of fifty jobs is as fast with a million rows.
 Nothing here decides which process runs a job.
 """
@@ -40,6 +41,7 @@ STATES: Mapping[JobState, tuple[State, ...]] = {
     JobState.SCHEDULED: _WAITING,
     JobState.DONE: (State.DONE,),
     JobState.CANCELLED: (State.MOVING, State.DEAD),
+    JobState.CANCEL_WAITING: (State.INTERRUPTED,),
     JobState.DEAD: (State.MOVING, State.DEAD),
 }
 """The possible states of a row, for each state that users see (`Row.job_state`)."""
@@ -120,7 +122,7 @@ class Wanted(Struct, frozen=True):
     Attributes:
         namespace, queue: Only jobs of this namespace, or of this queue.
         keys: Only jobs of these keys, in every round.
-        states: Only jobs in these states, as users see them.
+        states: Only jobs in these states, as users see them; None without keys leaves out cancels that wait for their job.
         since: Only jobs whose last end, or start, or creation is at or after this wall-clock time.
         grep: Only jobs with this text in key, reason, error, cancel reason or note; the case of ASCII letters does not matter.
         overdue: Only jobs with the need STRANDED or OVERDUE.
@@ -137,7 +139,11 @@ class Wanted(Struct, frozen=True):
     def fits(self, row: Row) -> bool:
         """Return whether a row has one of the wanted states, and its last event is not too old."""
         at = next(at for at in (row.ended_at, row.started_at, row.created_at) if at is not None)
-        return (self.states is None or row.job_state in self.states) and (self.since is None or at >= self.since)
+        if self.states is None:
+            named = self.keys is not None or row.job_state is not JobState.CANCEL_WAITING
+        else:
+            named = row.job_state in self.states
+        return named and (self.since is None or at >= self.since)
 
     def query(self, *states: State) -> JobFilter:
         """Return the ledger's conditions for the rows in these states, or in all states if none is named."""
@@ -194,9 +200,11 @@ class Listing:
                 listed.add(job.row.id)
                 yield job
         if not self._wanted.overdue:
-            for row, progress in self._ledger.jobs(self._wanted.query(State.INTERRUPTED, State.DONE, State.DEAD)):
-                if row.id not in listed and self._wanted.fits(row):
-                    yield self._job(row, progress)
+            ended = replace(self._wanted.query(State.DONE, State.DEAD), last=True)
+            for query in (self._wanted.query(State.INTERRUPTED), ended):
+                for row, progress in self._ledger.jobs(query):
+                    if row.id not in listed and self._wanted.fits(row):
+                        yield self._job(row, progress)
 
     def _of_keys(self, keys: Collection[str]) -> Iterator[ListedJob]:
         """Yield the jobs of these keys, the last round first."""

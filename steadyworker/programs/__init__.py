@@ -7,6 +7,5 @@ Programs as jobs: one message is one run of a command (`steadyworker exec`).
 | `worker.py` | the Worker whose handler runs the command |
 | `process.py` | one run of the command: start, wait, terminate, and the end of its process group |
 | `pipes.py` | what the command writes: output lines, and reports on descriptor 3 |
-| `output.py` | the log of the output lines, with its limits |
 | `codes.py` | the meaning of the exit codes |
 """

@@ -14,7 +14,6 @@ A report is one line:
 from __future__ import annotations
 
 import os
-import re
 import selectors
 import threading
 from collections.abc import Callable
@@ -26,11 +25,10 @@ import msgspec
 from steadyworker.clock import Clock
 from steadyworker.errors import Interrupt
 from steadyworker.job import Job
-from steadyworker.programs.output import LONGEST_LINE, OutputLog
+from steadyworker.telemetry.output_log import LONGEST_LINE, HalfLine, OutputLog
 from steadyworker.text.plain_text import plain_text
 
 _CHUNK = 1 << 16
-_LINE_END = re.compile(rb"[\r\n]+")  # a progress bar in a terminal writes \r
 _LONGEST_REPORT = 80 << 10  # a checkpoint has at most 64 KiB
 _LINGER = 1.0
 _REPORTS = "reports"
@@ -50,12 +48,12 @@ class Pipes:
         self._log = log
         self._stop = stop
         self._ours: dict[str, int] = {}
-        self._rest: dict[str, bytes] = {}
+        self._halves: dict[str, HalfLine] = {}
         self._wake = os.pipe()
         self._warned = False
         for name in ("stdout", "stderr", _REPORTS):
             self._ours[name], self.theirs[name] = os.pipe()
-            self._rest[name] = b""
+            self._halves[name] = HalfLine(_LONGEST_REPORT if name == _REPORTS else LONGEST_LINE)
         self._thread = threading.Thread(target=self._read, name="exec-output", daemon=True)
 
     def start(self) -> None:
@@ -95,17 +93,12 @@ class Pipes:
 
     def _handle(self, name: str, data: bytes) -> None:
         """Handle the lines that this data completes; empty data is the end of the pipe."""
-        longest = _LONGEST_REPORT if name == _REPORTS else LONGEST_LINE
-        *lines, rest = _LINE_END.split(self._rest[name] + data)
-        if not data or len(rest) > longest:
-            lines, rest = [*lines, rest], b""
-        self._rest[name] = rest
+        lines = self._halves[name].feed(data)
+        if name != _REPORTS:
+            self.output.lines(name, lines)
+            return
         for line in lines:
-            if name == _REPORTS:
-                self._report(line)
-                continue
-            for begin in range(0, len(line), LONGEST_LINE):
-                self.output.line(name, line[begin : begin + LONGEST_LINE])
+            self._report(line)
 
     def _report(self, line: bytes) -> None:
         word, _, rest = line.decode("utf-8", "backslashreplace").strip().partition(" ")

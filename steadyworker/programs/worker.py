@@ -55,6 +55,12 @@ _VARIABLES = {
 }
 
 
+class _ExitCode(Retry):
+    """A failed attempt of the program, with its exit code and its last line as the reason."""
+
+    planned = False
+
+
 class Program(Worker[bytes, Any]):
     """The Worker that runs the command once for each message; `steadyworker exec` sets its queue and limits."""
 
@@ -105,9 +111,9 @@ class Program(Worker[bytes, Any]):
                 raise HostUnfit(f"{self._command.arguments[0]}: {reason}")
             case Meaning.INTERRUPTED:
                 job.check()  # raises Interrupt if the worker process is stopping
-                raise Retry(f"{reason} (interrupted), but nothing had asked the program to stop")
+                raise _ExitCode(f"{reason} (interrupted), but nothing had asked the program to stop")
             case Meaning.FAILED:
-                raise Retry(reason)
+                raise _ExitCode(reason)
 
 
 def _until_its_end(process: ProgramProcess, run: Callable[[], None]) -> None:

@@ -53,7 +53,7 @@ from steadyworker.runner.envelope import (
     of_queue,
     too_large,
 )
-from steadyworker.runner.redeliveries import RELEASED, Redeliveries, cause_of
+from steadyworker.runner.redeliveries import RELEASED, REQUEUED, Redeliveries, cause_of
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.settlement_plan import SettlementPlan
 from steadyworker.runner.settler import NotRejected
@@ -431,6 +431,7 @@ class Deliveries:
         next_round = structs.replace(envelope.id, round=envelope.id.round + 1)
         self._log.info("dead_letter_replayed", key=next_round.key, queue=next_round.queue, round=next_round.round)
         delivery = replace(envelope.delivery, headers=in_round(envelope.delivery.headers, next_round))
+        self._redeliveries.ended(delivery, REQUEUED)
         self._state.receive(delivery)
         self.consider(delivery)
 

@@ -16,6 +16,7 @@ from steadyworker.ledger.base import Row, State
 from steadyworker.runner.envelope import Envelope, key_of
 
 RELEASED = "released"
+REQUEUED = "requeued-by-operator"
 
 _MOST = 1000
 """The largest number of ended deliveries that this process remembers; it forgets the oldest first."""
@@ -60,17 +61,20 @@ class Redeliveries:
 
         `row` is the job's row before any action on this delivery, and `owner` is this process.
         """
-        delivery = envelope.delivery
-        known = ""
-        if self._ended and delivery.redelivered is not Redelivered.NO:
-            known = self._ended.pop(self._message(delivery), "")
+        known = self._known(envelope.delivery) if self._ended else ""
         if row is None or row.hop < 0:
-            return known or ("requeued-by-operator" if envelope.id.round > 0 and envelope.hop == 0 else "")
+            return known or (REQUEUED if row is not None else "")
         if row.state is State.INTERRUPTED and row.fence:
             return known or RELEASED
         if row.state in (State.RUNNING, State.MOVING) and row.owner != owner and row.lease_over:
             return "worker-killed" if row.late_by <= self._margin else "worker-lost"
         return known
+
+    def _known(self, delivery: Delivery) -> str:
+        """Return why a delivery of this message ended, and forget it; a message that an operator moved need not have the broker's mark."""
+        message = self._message(delivery)
+        marked = delivery.redelivered is not Redelivered.NO or self._ended.get(message) == REQUEUED
+        return self._ended.pop(message, "") if marked else ""
 
     def _message(self, delivery: Delivery) -> _Message:
         headers: Mapping[str, str] = delivery.headers

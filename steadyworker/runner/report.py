@@ -88,8 +88,17 @@ def because(before: Row | None, *, lost: bool, from_ledger: bool) -> str:
     return f"{why}; {_LOST_MESSAGE}" if from_ledger else why
 
 
-def name(outcome: Outcome) -> str:
-    """Return the outcome's name: `done`, `failed`, and so on."""
+def name(outcome: Outcome, run: Run) -> str:
+    """
+    Return the name of a run's outcome: `done`, `failed`, and so on.
+
+    A cancel by a person is `cancelled`, and a failure for which the handler asked by `Retry` is `retry`.
+    """
+    mark = run.cancel_reason if run.cancel_reason is not None else run.row.cancel_reason
+    if mark is not None and reason(outcome) == f"{CANCELLED}{mark}":
+        return "cancelled"
+    if isinstance(outcome, Failed) and outcome.planned:
+        return "retry"
     return type(outcome).__name__.lower()
 
 
@@ -115,12 +124,9 @@ def error(outcome: Outcome) -> tuple[str, str]:
 
 
 def ending(run: Run, outcome: Outcome) -> Ending:
-    """Return how a run ended, for people; a run that a cancel ended is `cancelled`."""
-    word, why = name(outcome), reason(outcome)
-    if isinstance(outcome, Rejected) and why.startswith(CANCELLED):
-        word = "cancelled"
+    """Return how a run ended, for people, with the outcome's name."""
     error_class, error_text = error(outcome)
-    return Ending(word, why, error_class, error_text, run.traceback, run.peak_memory)
+    return Ending(name(outcome, run), reason(outcome), error_class, error_text, run.traceback, run.peak_memory)
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
@@ -140,7 +146,7 @@ def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:
     return JobSettled(
         **about(run.token, clock),
         settlement=settlement,
-        outcome=name(outcome),
+        outcome=name(outcome, run),
         reason=because,
         attempts=counters.attempts,
         crashes=counters.crashes,

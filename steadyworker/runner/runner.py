@@ -74,6 +74,9 @@ If there is nothing to write, no timer wakes the runner.
 _LONGEST_WAIT = 5.0
 """The loop turns at least once in this many seconds, so that the watchdog sees that an idle runner is alive."""
 
+_KNOWN_FOR = 30.0
+"""Seconds without a turn after which the runner no longer knows whether broker and ledger respond: three slow calls of the ledger."""
+
 _TURN_ENOUGH = 1.0
 """Seconds after which a turn leaves the other events to the next turn, so that a slow ledger does not keep limits and pings waiting."""
 
@@ -495,4 +498,5 @@ class Runner:
             oldest=max((now - run.started for run in runs), default=0.0),
             time_limit=self.deps.spec.time_limit,
             losses=dict(self._losses),
+            known=now - self.last_turn <= _KNOWN_FOR,
         )

@@ -196,7 +196,7 @@ class Runs:
         self.write_progress([run])
         event = JobEnded(
             **report.about(run.token, self._deps.clock),
-            outcome=report.name(outcome),
+            outcome=report.name(outcome, run),
             reason=report.reason(outcome),
             seconds=round(self._deps.clock.monotonic() - run.started, 6),
         )

@@ -26,6 +26,7 @@ from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.logs import explained, get_logger
 from steadyworker.telemetry.metrics import open_metrics
+from steadyworker.telemetry.printed_lines import log_prints
 from steadyworker.telemetry.python_messages import log_python_messages
 from steadyworker.worker import Worker
 
@@ -93,7 +94,8 @@ def launch(
         logs.configure("auto", "info", remedy_of=InstalledRemedies())
         return _refused(error)
     logs.configure(options.log_format, options.log_level, remedy_of=InstalledRemedies())
-    give_back = log_python_messages()
+    # With `inline`, a debugger needs the streams.
+    give_back = [log_python_messages()] if inline else [log_prints(options.log_format), log_python_messages()]
     try:
         planned = plan(workers, options, inline=inline)
         metrics = open_metrics() if options.health is not None else None
@@ -109,7 +111,8 @@ def launch(
     except ConfigError as error:
         return _refused(error)
     finally:
-        give_back()
+        for each in reversed(give_back):
+            each()
 
 
 @contextmanager

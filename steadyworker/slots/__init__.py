@@ -5,6 +5,7 @@ The slots in which handlers run; each slot has one run at a time, in a child pro
 |---|---|
 | `base.py` | the Protocols `Slot` and `SlotPoll`, and the events that a slot sends to the runner |
 | `process.py` | a slot that is a child process: the worker process's side, in the runner's thread |
+| `child_output.py` | what a child prints: the pipes of its output, and the log of the lines |
 | `child_process.py` | one child of a process slot: its frames, its run, its deadlines and its end |
 | `spawn.py` | the start of a child process |
 | `frames.py` | the frames that the two sides exchange |

@@ -3,6 +3,7 @@ The program of a slot's child process.
 
 `spawn.py` starts this program with four arguments: the descriptor of the child's socket, the parent's process id, PROTOCOL,
 and the descriptor of the file for the stacks of its threads.
+If standard error is a pipe for output, a fifth argument is the descriptor for the log lines.
 The child uses neither the broker nor the ledger: it exchanges frames with its worker process over the socket.
 The main thread calls the handler, so that signals interrupt the handler.
 The reader thread receives frames from the worker process.
@@ -38,7 +39,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
-from typing import Literal, NoReturn, cast
+from typing import Literal, NoReturn, TextIO, cast
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import Interrupt
@@ -68,7 +69,7 @@ from steadyworker.slots.frames import (
     packed,
     run_ended,
 )
-from steadyworker.system.leaving import flush_logs, leave
+from steadyworker.system.leaving import flush_logs, flush_output, leave
 from steadyworker.system.procfs import end_own_session, peak_memory, reset_peak_memory
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.python_messages import log_python_messages
@@ -79,6 +80,7 @@ _MOST_HELD = 8
 _POKE_EVERY = 0.05
 _GRACE_STEP, _GRACE_STEPS = 0.002, 10
 _PR_SET_PDEATHSIG = 1
+_IOLBF = 1
 _HIGH = 500  # below the usual limit of 1,024 descriptors
 _UNCUT = frozenset({"steadyworker.link", __name__})
 
@@ -91,10 +93,11 @@ _OTHER_VERSION = "the installed SteadyWorker has another version than this worke
 class Child:
     """One child: its exchange of frames with the worker process, and the runs of its handler."""
 
-    def __init__(self, wire: socket.socket, clock: Clock, stacks: int = STDERR) -> None:
+    def __init__(self, wire: socket.socket, clock: Clock, stacks: int = STDERR, log: TextIO | None = None) -> None:
         self._stacks = stacks
         self._wire = wire
         self._clock = clock
+        self._log = log
         self._sending = threading.Lock()
         self._frames: Unpacker[ToChild] = Unpacker(ToChild, ANY_FRAME)
         self._orders: SimpleQueue[tuple[Task, Link] | None] = SimpleQueue()
@@ -107,7 +110,7 @@ class Child:
     def live(self) -> int:
         """Receive Hello, call `setup`, run tasks until Close, call `teardown`, and return the exit code."""
         hello = self._hello()
-        logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level)
+        logs.configure(cast(Literal["auto", "json", "pretty"], hello.log_format), hello.log_level, self._log)
         log = logs.get_logger("steadyworker.slots.child")
         sys.path[:] = map(os.fsdecode, hello.path)
         log_python_messages()
@@ -134,6 +137,7 @@ class Child:
                 self._restore(dispositions)
             except BaseException:  # noqa: BLE001 - a signal handler of the job raised; that handler is removed before the second try
                 self._restore(dispositions)
+            flush_output()
             self.send(run_ended(task.fence, ran.outcome, traceback, peak))
         try:
             executor.teardown()
@@ -307,8 +311,8 @@ def main() -> None:
     wire.set_inheritable(False)
     for name in _NOT_OURS:
         os.environ.pop(name, None)
-    stacks = _own_stacks_file(sys.argv[4:])
-    child = Child(wire, SystemClock(), stacks)
+    stacks = _own_stacks_file(sys.argv[4:5])
+    child = Child(wire, SystemClock(), stacks, _log_stream(sys.argv[5:]))
     child.catch_signals()
     _let_forks_be_ended()
     # With SIG_IGN, a handler could not wait for its subprocesses.
@@ -324,6 +328,7 @@ def main() -> None:
     watch_for_stacks_signal(stacks)
     with suppress(OSError, AttributeError):  # standard output can be closed, or an object without line buffering
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    _buffer_lines_of_c()
     code = 1
     try:
         code = child.live()
@@ -331,6 +336,21 @@ def main() -> None:
         with suppress(BaseException):  # a user's logging handler can raise
             logs.get_logger("steadyworker.slots.child").exception("child_failed", explain="steadyworker.child-failed")
     leave(code)
+
+
+def _log_stream(descriptor: Sequence[str]) -> TextIO | None:
+    """Return the stream for the log lines, which no process of a handler inherits; None for standard error."""
+    if not descriptor:
+        return None
+    os.set_inheritable(int(descriptor[0]), False)  # noqa: FBT003 - its name in the standard library
+    return os.fdopen(int(descriptor[0]), "w", encoding="utf-8", errors="backslashreplace")
+
+
+def _buffer_lines_of_c() -> None:
+    """Let C libraries write each line of standard output at once, as they do on a terminal, so that a crash loses none."""
+    with suppress(ValueError, AttributeError):  # not every C library has this name
+        libc = ctypes.CDLL(None)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
 
 
 def _own_stacks_file(arguments: Sequence[str]) -> int:

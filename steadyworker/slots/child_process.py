@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import InterruptReason
 from steadyworker.outcome import Crashed, Failed, Interrupted, Outcome
 from steadyworker.slots.base import PolledSlot, SlotPoll
+from steadyworker.slots.child_output import ChildOutput
 from steadyworker.slots.execute import outcome_of_interrupt
 from steadyworker.slots.frames import (
     STACKS_SIGNAL,
@@ -101,6 +101,7 @@ class ChildProcess:
     `guard` kills the child's session when the worker process dies.
 
     Attributes:
+        output: What the child prints.
         run: The run that the child executes, or None.
         ended_runs: The number of the child's ended runs.
         setup_error: The reason for which `setup` failed, or None.
@@ -112,6 +113,7 @@ class ChildProcess:
         new: NewChild,
         hello: Hello,
         held: Sequence[int],
+        queue: str,
         slot: PolledSlot,
         poll: SlotPoll,
         clock: Clock,
@@ -121,7 +123,7 @@ class ChildProcess:
         ping: float,
         memory_limit: int | None,
     ) -> None:
-        self._process, self._wire, self._stacks = new
+        self._process, self._wire, self._stacks, ends = new
         self.pid = self._process.pid
         self.run: ChildRun | None = None
         self.ended_runs = 0
@@ -155,6 +157,7 @@ class ChildProcess:
         self._watch_wire()
         if self._death is not None:
             poll.watch(self._death, slot)
+        self.output = ChildOutput(ends, queue, slot, poll, clock)
 
     # --- its state and its deadlines -------------------------------------------------------------------------------
 
@@ -237,11 +240,13 @@ class ChildProcess:
     def setup_done(self) -> None:
         """Note that `setup` has returned."""
         self._ready_at = self._clock.monotonic()
+        self.output.switch(None)
 
     def begin(self, run: ChildRun) -> None:
         """Send a run to the idle child; the run's limits count from now."""
         now = self._clock.monotonic()
         self.run = run
+        self.output.switch(run.task)
         run.limits = Limits(now, run.task.time_limit, run.task.stall_limit)
         if self._memory_limit is not None:
             run.check_memory_at = now + _TICK
@@ -385,6 +390,7 @@ class ChildProcess:
         self.keep_stacks()
         if self._stacks is not None:
             self._stacks.close()
+        self.output.close()
         if self._death is not None:
             death, self._death = self._death, None
             os.close(death)
@@ -400,12 +406,11 @@ class ChildProcess:
         return self._process.wait()
 
     def keep_stacks(self) -> None:
-        """Keep the stacks that the run has written, and write them to standard error, where other errors of the child are."""
+        """Keep the stacks that the run has written, and add them to its output, where other errors of the child are."""
         if self._stacks is None:
             return
-        file = (
-            self._stacks.fileno()
-        )  # the child writes at the position that both processes share, which `pread` does not move
+        file = self._stacks.fileno()
+        # The child writes at the position that both processes share, which `pread` does not move.
         data = os.pread(file, _CHUNK, 0)
         if data:
             os.ftruncate(file, 0)
@@ -413,9 +418,7 @@ class ChildProcess:
             text = stacks_text(data)
             if self.run is not None:
                 self.run.traceback = text
-            with suppress(OSError, ValueError, AttributeError):  # standard error is closed
-                sys.stderr.write(text)
-                sys.stderr.flush()
+            self.output.add_error(text)
 
     def _forget(self) -> None:
         """End the watch of the descriptors, which are ready for good once the child is dead."""

@@ -32,9 +32,10 @@ from steadyworker.outcome import Done, Failed, Interrupted, Outcome, Rejected, S
 from steadyworker.payload import decoder, plain_decoder
 from steadyworker.slots.tracebacks import traceback_of
 from steadyworker.spec import checkpoint_type, payload_type
+from steadyworker.system.leaving import flush_output
+from steadyworker.telemetry import logs
 from steadyworker.telemetry.late_imports import libraries_first
 from steadyworker.telemetry.line_context import LineContext
-from steadyworker.telemetry.logs import get_logger
 from steadyworker.text.plain_text import plain_text
 from steadyworker.worker import Worker
 
@@ -80,7 +81,7 @@ class Executor:
         self._decode_checkpoint = plain_decoder(checkpoint_type(cls))
         # RetryPolicy has converted this field to a tuple.
         self._dont_retry_on = cast("tuple[type[BaseException], ...]", cls.retry.dont_retry_on)
-        self._log = get_logger("steadyworker.job")
+        self._log = logs.get_logger("steadyworker.job")
         self._context = LineContext()
         self._loop: asyncio.Runner | None = None
         self._pid = os.getpid()
@@ -88,7 +89,11 @@ class Executor:
 
     def setup(self) -> None:
         """Call the user's `setup`, without catching its exceptions."""
-        self._settle(self._worker.setup())
+        try:
+            self._settle(self._worker.setup())
+        finally:
+            with suppress(Exception):  # a user's logging handler can raise
+                logs.settle()
 
     def teardown(self) -> None:
         """Call the user's `teardown`, without catching its exceptions."""
@@ -104,9 +109,10 @@ class Executor:
         with self._context.bound(task.context()):
             ran = self._run(task, link)
             with suppress(BaseException):  # a user's logging handler can raise
+                if not logs.is_settled():
+                    logs.settle()
                 if isinstance(ran.outcome, Failed):
-                    about = {"reason": ran.outcome.reason, "explain": "steadyworker.job-failed"}
-                    self._log.error("job_failed", **about, exc_info=_to_show(ran.error))
+                    self._log_failed(ran.outcome, _to_show(ran.error))
             return ran
 
     def _run(self, task: Task, link: Link) -> Ran:
@@ -133,6 +139,14 @@ class Executor:
         with suppress(OSError):  # the handler has closed the socket, so the worker process ends this child
             link.flush()
         return ran
+
+    def _log_failed(self, failed: Failed, error: BaseException | None) -> None:
+        """Log a failed attempt; if no further attempt follows, the line `job_settled` of the dead letter is the error."""
+        if failed.planned:
+            self._log.info("job_failed", reason=failed.reason, exc_info=error)
+        else:
+            about = {"reason": failed.reason, "explain": "steadyworker.job-failed"}
+            self._log.warning("job_failed", **about, exc_info=error)
 
     def _call(self, job: Job[Any, Any], link: Link) -> Any:
         """
@@ -195,7 +209,8 @@ class Executor:
         match error:
             case Retry():
                 delay = None if error.delay is None else delay_in_seconds(error.delay)
-                return Failed(plain_text(error.reason) or plain_text(error), "Retry", delay, bool(error.fresh))
+                reason = plain_text(error.reason) or plain_text(error)
+                return Failed(reason, "Retry", delay, bool(error.fresh), bool(error.planned))
             case Reject():
                 return Rejected(plain_text(error.reason) or plain_text(error))
             case Snooze():
@@ -243,9 +258,7 @@ class Executor:
 
     def _leave_fork(self, ran: Ran) -> None:
         """Exit if this process is a fork that has returned from the handler, because a fork must not report an outcome."""
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        flush_output()
         os._exit(0 if isinstance(ran.outcome, Done) else 1)
 
 

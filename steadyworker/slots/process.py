@@ -54,7 +54,7 @@ from steadyworker.slots.runs import Limits
 from steadyworker.slots.spawn import start_child
 from steadyworker.spec import WorkerSpec
 from steadyworker.system.procfs import kill_sessions
-from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry import logs
 
 
 class ProcessSlot:
@@ -98,6 +98,7 @@ class ProcessSlot:
         self._held = tuple(held)
         self._guard = guard
         self._log = (log_format, log_level)
+        self._lines = logs.writes_json(log_format, sys.stderr)
         self._setup_limit = setup_limit
         self._ping = ping
         self._silence = silence
@@ -234,7 +235,7 @@ class ProcessSlot:
             self._give_up(None)
             return
         try:
-            new = start_child()
+            new = start_child(lines=self._lines)
             try:
                 if self._guard is not None:
                     self._guard.watch(new.process.pid)
@@ -243,6 +244,7 @@ class ProcessSlot:
                     new,
                     Hello(self._spec.target, path, *self._log, self._silence),
                     self._held,
+                    self._spec.queue,
                     self,
                     self._poll,
                     self._clock,
@@ -262,6 +264,7 @@ class ProcessSlot:
     def _serve(self, child: ChildProcess) -> None:
         """Handle the child's frames, then its death or its limits."""
         dead = child.dead  # before the frames, so that the slot reads all frames of a dead child
+        child.output.read()
         for event in self._events(child):
             self._sink(event)
             if isinstance(event, Ended):
@@ -306,6 +309,7 @@ class ProcessSlot:
             case RunEnded() if run is not None and run.task.fence == frame.fence and run.forced_outcome is None:
                 outcome = outcome_of(frame)
                 child.keep_stacks()
+                child.output.switch(None)
                 run.traceback, run.peak_memory = frame.traceback, frame.peak_memory
                 child.ended_runs += 1
                 if child.ended_runs == self._spec.jobs_per_child:
@@ -338,7 +342,7 @@ class ProcessSlot:
     def _fail(self, error: Exception) -> None:
         """End the slot after a failure of its own turn."""
         about = {"queue": self._spec.queue, "slot": self._id, "explain": "steadyworker.slot-failed"}
-        get_logger("steadyworker.slots").error("slot_failed", **about, exc_info=error)
+        logs.get_logger("steadyworker.slots").error("slot_failed", **about, exc_info=error)
         child, self._child = self._child, None
         reason = f"the slot failed: {error_text(error)}"
         try:

@@ -64,8 +64,13 @@ def _leave_late(code: int) -> None:
         os._exit(code)
 
 
+def flush_output() -> None:
+    """Write what the process has printed and Python still keeps, such as half a line."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a stream can be closed, or any object of a user
+            stream.flush()
+
+
 def _flush() -> None:
     flush_logs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
+    flush_output()

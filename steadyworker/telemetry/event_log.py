@@ -58,11 +58,22 @@ _ENTRIES: Mapping[type[Event], str] = {
 """The entry of the catalogue for each kind of event with only one cause; any other event names the entry of its cause."""
 
 
+_FAILURES = ("failed", "crashed")
+"""The outcomes after which a job comes again because something went wrong."""
+
+
 def log_events() -> Listener:
     """
     Return a listener that writes one line for each event, at the level of its kind.
 
-    A settlement that makes a dead letter has the level ERROR, because an operator must examine the dead letter.
+    The line of a settled message has one of these levels:
+
+    | the message | level |
+    |---|---|
+    | becomes a dead letter, which an operator must examine | ERROR |
+    | comes again after a failure or a crash | WARNING |
+    | is acknowledged, released, or comes again as the handler asked | INFO |
+    | becomes a dead letter because a person cancelled the job | INFO |
     """
     log = logging.getLogger("steadyworker")
     optional = {kind: _optional(kind) for kind in LINES}
@@ -70,19 +81,30 @@ def log_events() -> Listener:
     def listen(event: Event) -> None:
         kind = type(event)
         name, level = LINES[kind]
-        if isinstance(event, JobSettled) and event.settlement == "dead-letter":
-            level = logging.ERROR
+        if isinstance(event, JobSettled):
+            level = _level(event)
         if log.isEnabledFor(level):
             fields = structs.asdict(event)
             at = fields.pop("at")
             for field in optional[kind]:  # the line leaves out an empty field that has a default
                 if not fields[field]:
                     del fields[field]
-            if level >= logging.WARNING and EXPLAIN not in fields and (entry := _ENTRIES.get(kind)) is not None:
+            if _needs_entry(event, level) and EXPLAIN not in fields and (entry := _ENTRIES.get(kind)) is not None:
                 fields[EXPLAIN] = entry
             write_line(log, level, name, at, fields)
 
     return listen
+
+
+def _level(event: JobSettled) -> int:
+    if event.settlement == "dead-letter":
+        return logging.INFO if event.outcome == "cancelled" else logging.ERROR
+    return logging.WARNING if event.settlement == "later" and event.outcome in _FAILURES else logging.INFO
+
+
+def _needs_entry(event: Event, level: int) -> bool:
+    """Return whether the line names the entry of its kind; of the settled messages, only dead letters have one."""
+    return level >= (logging.ERROR if isinstance(event, JobSettled) else logging.WARNING)
 
 
 def _optional(kind: type[Event]) -> tuple[str, ...]:

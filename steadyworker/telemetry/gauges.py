@@ -34,6 +34,7 @@ class QueueReading:
         time_limit: The Worker's `time_limit`, in seconds; None without a limit.
         losses: The number of lost connections, by reason.
         depth: The queue's depth, if this process has measured it in the last seconds; otherwise None.
+        known: False if the runner's thread stands still, so that the other values can be old.
     """
 
     queue: str
@@ -47,6 +48,12 @@ class QueueReading:
     time_limit: float | None
     losses: Mapping[str, int] = field(default_factory=dict)
     depth: Depth | None = None
+    known: bool = True
+
+    @property
+    def up(self) -> bool:
+        """True while the connection to the broker is open, and the ledger responds; False if the process cannot know this."""
+        return self.known and self.connected and self.ledger_up
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[QueueReading], float | None]], ...] = (
@@ -78,10 +85,16 @@ _DEPTH_GAUGES: tuple[tuple[str, str, Callable[[Depth], float | None]], ...] = (
     ),
 )
 
+_UP = "1 while the broker's connection stands and the ledger responds; 0 also if the process cannot know this."
 
-def gauges(readings: Callable[[], Sequence[QueueReading]], state: Callable[[], Mapping[str, bool]]) -> Collector:
+
+def gauges(
+    queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: Callable[[], Mapping[str, bool]]
+) -> Collector:
     """
     Return a collector that calls these functions at each scrape.
+
+    `queues` are the queues of the process, which are not up before the first reading.
 
     `state` returns whether the process is `alive` and `ready`, as the probes report.
     Raise ImportError if prometheus-client is not installed.
@@ -99,6 +112,10 @@ def gauges(readings: Callable[[], Sequence[QueueReading]], state: Callable[[], M
                     f"steadyworker_{name}", f"1 while the process is {name}, as the probes report it.", holds
                 )
             found = readings()
+            up = GaugeMetricFamily("steadyworker_up", _UP, labels=("queue",))
+            for queue, works in (dict.fromkeys(queues, False) | {each.queue: each.up for each in found}).items():
+                up.add_metric((queue,), works)
+            yield up
             for name, text, read in _GAUGES:
                 gauge = GaugeMetricFamily(f"steadyworker_{name}", text, labels=("queue",))
                 for each in found:

@@ -12,6 +12,10 @@ The handler replaces a line that it cannot format by a line `log_line_lost`.
 If the reader is late, `line_writer.py` keeps the lines; a line `log_lines_lost` reports the lines that `line_writer.py` could not keep.
 The formatter leaves out the middle of a text of more than 65,536 characters.
 In a program that does not call `configure`, a logger from `get_logger` works like a plain stdlib logger.
+
+With JSON, the standard streams belong to this formatter, because each line must be one JSON object.
+So `settle` replaces each logging handler of a user's configuration that writes to standard output or standard error.
+Every other handler stays, such as one for a file, for Sentry or for OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -58,6 +62,12 @@ The library stomp.py logs to the logger `stomp.py`, which is a child of `stomp`.
 The debug lines of rocketmq-python-client contain whole messages.
 """
 
+_OWN = "steadyworker"
+_SETTLED = "steadyworker_settled"
+"""The attribute of the logger `steadyworker` that has the handler and the root's level, because this module has no state."""
+
+_CONSOLE = (1, 2)
+
 EXPLAIN = "explain"
 """The key under which a line names its entry in the catalogue."""
 
@@ -100,8 +110,8 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None, remed
     A second call replaces the handler of the first call, and keeps all other handlers.
     """
     target = sys.stderr if stream is None else stream
-    terminal = not getattr(target, "closed", True) and target.isatty()  # standard error can be closed, or None
-    pretty = format == "pretty" or (format == "auto" and terminal)
+    terminal = _is_terminal(target)
+    pretty = not writes_json(format, target)
     handler = _Handler(target)
     head = _Head(remedy_of)
     colors = terminal and not os.environ.get("NO_COLOR")
@@ -111,8 +121,63 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None, remed
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    vars(logging.getLogger(_OWN))[_SETTLED] = handler, root.level
+    settle()
     for name, lowest in _CLIENT_LIBRARIES.items():
         logging.getLogger(name).setLevel(logging.CRITICAL if root.level > logging.DEBUG else lowest)
+
+
+def settle() -> None:
+    """
+    Let the lines of all loggers reach SteadyWorker's handler once, after a user's code has configured logging.
+
+    `logging.config.dictConfig` removes the root's handlers, and disables every logger that exists.
+    Call this function after each part of a user's code that may do so; without a call of `configure`, it does nothing.
+    """
+    handler, level = vars(logging.getLogger(_OWN)).get(_SETTLED, (None, 0))
+    if handler is None:
+        return
+    root = logging.getLogger()
+    loggers = [each for each in tuple(root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
+    for logger in loggers:
+        if logger.name.partition(".")[0] in (_OWN, "py"):  # `py.warnings` has the warnings of Python
+            logger.disabled = False
+    if type(handler.formatter) is not _JsonFormatter:
+        return
+    for logger in (root, *loggers):
+        if any(_is_console(each, besides=handler) for each in logger.handlers):
+            # A new list, because another thread can be going through the old one.
+            logger.handlers = [each for each in logger.handlers if not _is_console(each, besides=handler)]
+    if handler not in root.handlers:
+        root.addHandler(handler)
+        root.setLevel(level)
+
+
+def is_settled() -> bool:
+    """Return False if a user's configuration has removed SteadyWorker's handler or disabled its loggers since the last `settle`."""
+    own = logging.getLogger(_OWN)
+    handler, _ = vars(own).get(_SETTLED, (None, 0))
+    return handler is None or (not own.disabled and handler in logging.getLogger().handlers)
+
+
+def _is_console(handler: logging.Handler, *, besides: logging.Handler) -> bool:
+    """Return whether this handler writes to standard output or standard error, itself or by a console of rich."""
+    if handler is besides:
+        return False
+    stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
+    try:
+        return stream is not None and stream.fileno() in _CONSOLE
+    except Exception:  # noqa: BLE001 - a stream can be any object of a user, with or without a descriptor
+        return False
+
+
+def writes_json(format: str, stream: TextIO) -> bool:
+    """Return whether `configure` with this format and stream writes each line as JSON."""
+    return format == "json" or (format == "auto" and not _is_terminal(stream))
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return not getattr(stream, "closed", True) and stream.isatty()  # standard error can be closed, or None
 
 
 def lines_lost() -> int:
@@ -147,6 +212,8 @@ def structlog_logger(name: str) -> BoundLogger:
     with libraries_first():
         import structlog
 
+    if not is_settled():  # the handler that asks for the logger has configured logging
+        settle()
     logger: BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[structlog.stdlib.filter_by_level, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -191,7 +258,7 @@ def _sole_handler(log: logging.Logger) -> _Handler | None:
     handlers = logging.getLogger().handlers
     if len(handlers) != 1 or type(handler := handlers[0]) is not _Handler or handler.lines is None:
         return None
-    added = log.handlers or log.filters or handler.filters or handler.level or _context()
+    added = log.handlers or log.filters or handler.filters or handler.level or context_fields()
     replaced = (
         not log.propagate
         or type(handler.formatter) is not _JsonFormatter
@@ -220,11 +287,24 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Format and write the record; raise nothing, not even RecursionError."""
         try:
+            if type(self.formatter) is _JsonFormatter and self._is_printed(record):
+                settle()
+                return
             self.write(self.format(record))
         except RecursionError:
             pass
         except Exception:  # noqa: BLE001 - a record's text or the stream can raise anything
             self.handleError(record)
+
+    def _is_printed(self, record: logging.LogRecord) -> bool:
+        """Return whether another handler prints this record, because a user's code has configured it since the last `settle`."""
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            for each in logger.handlers:
+                if record.levelno >= each.level and _is_console(each, besides=self):
+                    return True
+            logger = logger.parent if logger.propagate else None
+        return False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - stdlib's name
         """
@@ -310,7 +390,7 @@ class _JsonFormatter(logging.Formatter):
         else:
             line = {"event": record.getMessage(), "exc_info": record.exc_info, "stack_info": record.stack_info}
             line |= {name: value for name, value in vars(record).items() if name not in _RECORD}
-        line = {**line, **_context(), **line}
+        line = {**line, **context_fields(), **line}
         if not _LABORIOUS.isdisjoint(line):
             _work_out(line)
         return self.text(self._head.of(record, line))
@@ -357,7 +437,7 @@ def _stack() -> str:
     return "Stack (most recent call last):\n" + "".join(frames.format()).rstrip("\n")
 
 
-def _context() -> dict[str, Any]:
+def context_fields() -> dict[str, Any]:
     """Return the fields that are bound in the present context, by `LineContext` or by structlog."""
     return {
         variable.name.removeprefix(CONTEXT_PREFIX): value

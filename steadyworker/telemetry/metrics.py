@@ -43,14 +43,17 @@ JOB_SECONDS = (1, 5, 15, 30, 60, 120, 300, 600, 900, 1800, 2700, 3600, 5400, 720
 LEDGER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """The buckets of a ledger call: a call takes 1 ms at best, and fails after 10 s (`Times.call_timeout`)."""
 
-OUTCOMES = ("done", "failed", "rejected", "crashed", "snoozed", "interrupted")
-"""The outcomes of a run, as the log line `job_settled` names them."""
+OUTCOMES = ("done", "failed", "retry", "rejected", "cancelled", "crashed", "snoozed", "interrupted")
+"""The outcomes of a run, as the log line `job_settled` names them; `retry` is a retry for which the handler asked."""
+
+ATTEMPT_REASONS = (*OUTCOMES, "time-limit", "stalled", "memory-limit", "killed")
+"""The reasons for which an attempt ended: its outcome, or the cause of a failure or a crash if SteadyWorker knows it."""
 
 REJECTIONS = ("key-conflict", "no-key", "bad-header", "bad-payload", "unshown")
 """The reasons for which a message becomes a dead letter without a run."""
 
 _RETRIED = ("failed", "crashed")
-_DEAD = ("failed", "rejected", "crashed", "interrupted")
+_DEAD = ("failed", "retry", "rejected", "cancelled", "crashed", "interrupted")
 
 
 class Metrics(Protocol):
@@ -71,6 +74,19 @@ class Metrics(Protocol):
     def page(self, accept: str) -> tuple[str, bytes]:
         """Return the content type and the body, in the format that `accept` requests."""
         ...
+
+
+def reason_of_attempt(outcome: str, reason: str) -> str:
+    """Return the word of `ATTEMPT_REASONS` for the outcome of an attempt and the text of its reason."""
+    match outcome, reason:
+        case "failed", "time-limit" | "stalled":
+            return reason
+        case "crashed", "SIGKILL":
+            return "killed"
+        case "crashed", _ if reason.startswith("memory-limit"):
+            return "memory-limit"
+        case _:
+            return outcome
 
 
 ProcessState = Callable[[], Mapping[str, bool]]
@@ -112,10 +128,12 @@ class _PrometheusMetrics:
         self._settled = counter(
             "jobs_settled", "Runs whose message was settled, by the run's outcome.", "settlement", "outcome"
         )
+        self._attempts = counter("attempts", "Attempts that ended, by the reason of their end.", "reason")
         self._retries = counter("retries", "Failed and crashed runs whose job will run again.", "outcome")
         self._dead = counter(
             "dead_letters",
-            "Dead letters, by the outcome of the last run, or by the reason of a message that started no run.",
+            "Dead letters, by the outcome of the last run, or by the reason of a message that started no run; "
+            "a cancelled job is no failure.",
             "reason",
         )
         self._duration = Histogram(
@@ -139,7 +157,8 @@ class _PrometheusMetrics:
         if (plain := self._plain.get(type(event))) is not None:
             plain.labels(queue).inc()
         match event:
-            case JobEnded(outcome=outcome, seconds=seconds):
+            case JobEnded(outcome=outcome, reason=reason, seconds=seconds):
+                self._attempts.labels(queue, reason_of_attempt(outcome, reason)).inc(exemplar=exemplar)
                 self._duration.labels(queue, outcome).observe(seconds, exemplar)
             case JobSettled():
                 self._count_settled(event, exemplar)
@@ -170,9 +189,11 @@ class _PrometheusMetrics:
                 self._retries.labels(queue, outcome)
             for reason in (*_DEAD, *REJECTIONS):
                 self._dead.labels(queue, reason)
+            for reason in ATTEMPT_REASONS:
+                self._attempts.labels(queue, reason)
             for outcome in OUTCOMES:
                 self._duration.labels(queue, outcome)
-        self._registry.register(gauges(readings, state))
+        self._registry.register(gauges(queues, readings, state))
 
     def ledger_call(self, call: str, seconds: float, *, failed: bool) -> None:
         self._ledger.labels(call, str(failed).lower()).observe(seconds)

@@ -226,6 +226,23 @@ def test_each_round_of_a_key_is_listed_and_only_the_last_needs_a_person(night: N
     assert "dead" not in [job.row.id.key for job in night.jobs() if job.need is Need.DEAD]
 
 
+def test_an_ended_round_of_a_replayed_job_is_listed_only_with_its_key(night: Night) -> None:
+    night.ledger.replay(JobId("shop", "exports", "dead", 1), KeptMessage(b"{}", b"{}"), b"\x01" * 32)
+    replayed = [(job.row.id.round, job.row.job_state) for job in night.jobs() if job.row.id.key == "dead"]
+    assert replayed == [(1, JobState.RETRYING)]
+    assert night.keys(Wanted(states=frozenset((JobState.DEAD,)))) == ["old-dead"]
+
+
+def test_a_cancel_that_waits_for_its_job_is_listed_only_with_its_state_or_key(night: Night) -> None:
+    night.ledger.cancel(JobId("shop", "exports", "early", 0), "wrong month")
+    assert "early" not in [job.row.id.key for job in night.jobs()]
+    assert night.keys(Wanted(states=frozenset((JobState.INTERRUPTED,)))) == []
+    for wanted in (Wanted(states=frozenset((JobState.CANCEL_WAITING,))), Wanted(keys=("early",))):
+        assert [(job.row.id.key, job.row.job_state) for job in night.jobs(wanted)] == [
+            ("early", JobState.CANCEL_WAITING)
+        ]
+
+
 def test_a_job_of_a_lost_worker_process_needs_a_person_if_no_other_consumes_its_queue(night: Night) -> None:
     night.dead |= {"alive", "silent"}
     first, second, *_ = night.jobs(Wanted(states=frozenset((JobState.RUNNING,))))

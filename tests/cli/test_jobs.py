@@ -47,11 +47,15 @@ def test_without_jobs_prints_the_ledger_that_was_read(shell: Shell, queues: Queu
     assert "ledger.db" in done.err
 
 
-def test_a_cancel_without_a_job_is_listed_with_its_reason_and_no_run(shell: Shell, queues: Queues) -> None:
+def test_a_cancel_without_a_job_has_a_state_of_its_own_and_is_listed_on_request(shell: Shell, queues: Queues) -> None:
     queues.job("k-1", lambda ledger, row: ledger.done(row.token))
     assert shell("cancel", "exports", "k-2", "--reason", "wrong month").code == 0
-    marked, _ = shell("jobs", "--json").records
-    assert (marked["key"], marked["state"], marked["cancelled"]) == ("k-2", "interrupted", "wrong month")
+    assert [job["key"] for job in shell("jobs", "--json").records] == ["k-1"]
+    assert shell("jobs", "--state", "interrupted", "--json").records == []
+    (marked,) = shell("jobs", "--state", "cancel-waiting", "--json").records
+    assert (marked["key"], marked["state"], marked["cancelled"]) == ("k-2", "cancel-waiting", "wrong month")
+    again = shell("cancel", "exports", "k-2")
+    assert (again.code, again.out) == (0, "k-2 was cancelled before: a message with this key will not run.\n")
     assert (marked["started_at"], marked["interruptions"]) == (None, 0)
     states = shell("jobs", "--help").out
     assert "it was cancelled before its first message" in " ".join(states.split())

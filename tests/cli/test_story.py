@@ -184,7 +184,7 @@ def test_the_life_of_a_real_job_reads_as_a_story(shell: Shell) -> None:
     texts = [line[17:] for line in shown.lines if line[17:].startswith("run ")]
     assert [text.partition(";")[0].partition(" after ")[0] for text in texts if "connected" not in text] == [
         "run 1 began: its first message",
-        "run 1 failed",
+        "run 1 asked for a retry",
         "run 2 began from checkpoint 400: its retry",
         "run 2 failed",
     ]
@@ -195,5 +195,5 @@ def test_the_life_of_a_real_job_reads_as_a_story(shell: Shell) -> None:
         assert "hunter2-canary" not in output
     (job,) = shell("jobs", "--json").records
     assert (job["state"], job["need"], job["attempts"]) == ("dead", "dead", 2)
-    assert [entry["outcome"] for entry in record.records[0]["story"] if entry["kind"] == "ended"] == ["failed"] * 2
+    assert [entry["outcome"] for entry in record.records[0]["story"] if entry["kind"] == "ended"] == ["retry", "failed"]
     assert shell("queues", "fails:Fails", "--max-dead", "0").code == 1

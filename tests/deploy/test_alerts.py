@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
-from steadyworker.events import Adopted, DeliveryRejected, JobSettled
+from steadyworker.events import Adopted, DeliveryRejected, JobEnded, JobSettled
 from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.metrics import open_metrics
 from tests.brokers.install import MissingError
@@ -60,6 +60,7 @@ def served() -> dict[str, set[str]]:
             **everywhere, **counters, settlement="ack", outcome="done", reason="", settled="confirmed", seconds=1.0
         )
     )
+    metrics(JobEnded(**everywhere, outcome="done", reason="", seconds=1.0))
     metrics.ledger_call("claim", 0.1, failed=False)
     return {
         sample.name: {*sample.labels}
@@ -184,7 +185,8 @@ def test_each_alert_fires_when_it_should_and_is_silent_otherwise(folder: Path) -
     ("before", "after"),
     [
         ("steadyworker_alive == 0", "steadyworker_alive == 1"),
-        ("steadyworker_dead_letters_total[15m]", "steadyworker_dead_letters_total[45m]"),
+        ('reason!="cancelled"}[15m]', 'reason!="cancelled"}[45m]'),
+        ('{reason!="cancelled"}', ""),
         ("for: 5m", "for: 2m"),
         ("> 0.8 * steadyworker_job_time_limit_seconds", "> 0.5 * steadyworker_job_time_limit_seconds"),
     ],

@@ -252,7 +252,7 @@ def test_the_settings_are_settings(tmp_path: Path) -> None:
 
 
 def test_the_events_of_the_log_are_events() -> None:
-    named = re.findall(r"^\| `(\w+)` \| (\w+)", DEPLOY.section("Watching"), re.MULTILINE)
+    named = re.findall(r"^\| `(\w+)` \| (\w+)", DEPLOY.section("Logging"), re.MULTILINE)
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "steadyworker" / "runner").glob("*.py"))
     of_runner = {name: level for level, name in re.findall(r"\.(info|warning|error)\(\s*\"(\w+)\"", code)}
     of_log = {"log_lines_lost": "warning"}  # tests/service/test_log_nobody_reads.py

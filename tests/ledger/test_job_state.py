@@ -16,6 +16,8 @@ ROW = Row(JobId("n", "q", "k"), "uid", State.MOVED, target=Moving.RETRY)
     [
         (replace(ROW, state=State.RUNNING), JobState.RUNNING),
         (replace(ROW, state=State.INTERRUPTED), JobState.INTERRUPTED),
+        (replace(ROW, state=State.INTERRUPTED, fence=7, cancel_reason="late"), JobState.INTERRUPTED),
+        (replace(ROW, state=State.INTERRUPTED, fence=0, cancel_reason="late"), JobState.CANCEL_WAITING),
         (replace(ROW, reason="ValueError: odd", error_class="ValueError"), JobState.RETRYING),
         (replace(ROW, state=State.MOVING, reason="SIGKILL"), JobState.RETRYING),
         (replace(ROW, reason="snoozed for 60 s"), JobState.SCHEDULED),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from steadyworker.programs.output import BURST, LONGEST_LINE, RATE, OutputLog
+from steadyworker.telemetry.output_log import BURST, LONGEST_LINE, RATE, OutputLog
 from steadyworker.testing.clock import FakeClock
 
 
@@ -30,9 +30,9 @@ def opened() -> tuple[OutputLog, Lines, FakeClock]:
 
 def test_each_line_is_a_line_of_the_log_with_its_stream_and_without_passwords() -> None:
     output, log, _ = opened()
-    output.line("stdout", b"rows: 17")
-    output.line("stderr", b"connecting to postgresql://shop:hunter2@db")
-    output.line("stderr", b"  ")
+    output.lines("stdout", [b"rows: 17"])
+    output.lines("stderr", [b"connecting to postgresql://shop:hunter2@db"])
+    output.lines("stderr", [b"  "])
     assert log.entries[0] == ("output", {"stream": "stdout", "line": "rows: 17"})
     assert log.entries[1][1]["line"] == "connecting to postgresql://shop:***@db"
     assert len(log.entries) == 2
@@ -44,7 +44,7 @@ def test_a_program_that_writes_without_end_fills_no_log() -> None:
     output, log, _ = opened()
     line = b"x" * 1000
     for number in range(100_000):
-        output.line("stdout", b"%d %s" % (number, line))
+        output.lines("stdout", [b"%d %s" % (number, line)])
     output.close()
     shown = log.lines()
     assert sum(map(len, shown)) < BURST + 21 * 1100
@@ -57,7 +57,7 @@ def test_a_program_that_writes_little_for_hours_is_logged_whole() -> None:
     output, log, clock = opened()
     line = b"x" * RATE
     for _ in range(3600):
-        output.line("stdout", line[:LONGEST_LINE])
+        output.lines("stdout", [line[:LONGEST_LINE]])
         clock.advance(1)
     output.close()
     assert len(log.lines()) == 3600
@@ -67,10 +67,10 @@ def test_a_program_that_writes_little_for_hours_is_logged_whole() -> None:
 def test_what_is_left_out_is_counted_before_the_next_line() -> None:
     output, log, clock = opened()
     for _ in range(BURST // 1000 + 10):
-        output.line("stdout", b"x" * 1000)
+        output.lines("stdout", [b"x" * 1000])
     clock.advance(5)
-    output.line("stdout", b"too early")
+    output.lines("stdout", [b"too early"])
     clock.advance(11)
-    output.line("stdout", b"again")
+    output.lines("stdout", [b"again"])
     assert [entry[0] for entry in log.entries[-2:]] == ["output_left_out", "output"]
     assert log.entries[-2][1]["lines"] == 11

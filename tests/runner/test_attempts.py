@@ -51,7 +51,7 @@ def test_each_outcome_and_each_reason_is_in_order(harness: MakeHarness) -> None:
     h = harness(exports)
     h.send(exports, {}, key="k")
     h.wait("k", until="done")
-    assert story(h) == [("new", "failed"), ("retry", "failed"), ("retry", "snoozed"), ("snoozed", "done")]
+    assert story(h) == [("new", "failed"), ("retry", "retry"), ("retry", "snoozed"), ("snoozed", "done")]
     failed, again, snoozed, _ = attempts(h)
     assert (failed.error_class, failed.error_text) == ("ValueError", "no such merchant")
     assert failed.reason == "ValueError: no such merchant"

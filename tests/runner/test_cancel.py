@@ -10,7 +10,7 @@ import pytest
 
 from steadyworker.delivery import REASON
 from steadyworker.errors import Interrupt
-from steadyworker.events import Fenced, JobStarted
+from steadyworker.events import Fenced, JobEnded, JobSettled, JobStarted
 from steadyworker.exports import RowExport
 from steadyworker.ledger.base import JobId, State
 from steadyworker.testing.harness import Harness
@@ -24,10 +24,12 @@ def cancel(h: Harness, key: str) -> State | None:
 
 
 def died_cancelled(h: Harness, key: str) -> bool:
-    """It is a dead letter, once, and counted nothing."""
+    """It is a dead letter, once, counted nothing, and its outcome has a name of its own."""
     row = h.wait(key)
     assert row is not None
     reasons = [letter.headers[REASON] for letter in h.dead]
+    assert [event.outcome for event in events(h, key, JobEnded)][-1] == "cancelled"
+    assert [event.outcome for event in events(h, key, JobSettled)][-1] == "cancelled"
     return row.state is State.DEAD and reasons == ["cancelled: not needed"] and counted(h, key)[1:] == (0, 0, 0)
 
 

@@ -46,8 +46,8 @@ ROWS: list[Any] = [
         id="returns an async generator",
     ),
     pytest.param(awaits, "failed", "later", "nothing ran: ", (1, 5), id="returns an awaitable"),
-    pytest.param(raises(Retry("busy", delay=7)), "failed", "later", "busy", (1, 7), id="Retry(delay)"),
-    pytest.param(raises(Retry(delay=timedelta(hours=1))), "failed", "later", "Retry", (1, 3600), id="Retry(timedelta)"),
+    pytest.param(raises(Retry("busy", delay=7)), "retry", "later", "busy", (1, 7), id="Retry(delay)"),
+    pytest.param(raises(Retry(delay=timedelta(hours=1))), "retry", "later", "Retry", (1, 3600), id="Retry(timedelta)"),
     pytest.param(
         raises(Reject("no such merchant")), "rejected", "dead-letter", "no such merchant", (0, 0), id="Reject"
     ),

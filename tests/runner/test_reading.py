@@ -52,3 +52,15 @@ def test_an_alarm_of_the_broker_and_a_ledger_that_is_away_are_seen() -> None:
     assert (bench.runner.reading().blocked, bench.runner.reading().ledger_up) == (True, False)
     bench.handle(Unblocked(), Renewed(bench.clock.boottime(), []))
     assert (bench.runner.reading().blocked, bench.runner.reading().ledger_up) == (False, True)
+
+
+def test_a_runner_that_stands_still_does_not_know_its_state() -> None:
+    bench = Bench()
+    bench.tick(0)
+    assert (bench.runner.reading().known, bench.runner.reading().up) == (True, True)
+    bench.clock.advance(30)
+    assert bench.runner.reading().up, "a turn can have three slow calls of the ledger"
+    bench.clock.advance(1)
+    assert (bench.runner.reading().connected, bench.runner.reading().up) == (True, False)
+    bench.tick(0)
+    assert bench.runner.reading().up

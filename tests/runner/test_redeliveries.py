@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from steadyworker.adapter import Lost
 from steadyworker.delivery import HOP, KEY, Delivery, Redelivered
@@ -67,9 +68,11 @@ def test_the_row_shows_what_other_processes_did(found: Row | None, because: str)
     assert Redeliveries(None, MARGIN).because(envelope(), found, US) == because
 
 
-def test_a_first_message_of_a_later_round_was_sent_by_an_operator() -> None:
+def test_a_first_message_of_a_later_round_was_sent_again_or_replayed_by_an_operator() -> None:
     again = Redeliveries(None, MARGIN)
-    assert again.because(envelope(Redelivered.NO, round_=1), None, US) == "requeued-by-operator"
+    assert again.because(envelope(Redelivered.NO, round_=1), None, US) == "", "`send --again` made this round"
+    replayed = structs.replace(row(State.MOVED, None), hop=-1)
+    assert again.because(envelope(Redelivered.NO, round_=1), replayed, US) == "requeued-by-operator"
     assert again.because(envelope(Redelivered.NO, round_=1, hop=1), None, US) == ""
     assert again.because(envelope(Redelivered.NO), None, US) == ""
 

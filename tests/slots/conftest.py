@@ -1,13 +1,16 @@
-"""The fixture `rig`: slots that are closed when the test ends."""
+"""The fixtures `rig`: slots that are closed when the test ends; and `printed`: what their children have printed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
 
 from tests.slots.kit import Rig, rig_of
+
+Read = Callable[[], list[tuple[object, str, str]]]
 
 
 class MakeRig(Protocol):
@@ -26,3 +29,16 @@ def rig() -> Iterator[MakeRig]:
     yield make
     for each in made:
         each.close(5)
+
+
+@pytest.fixture
+def printed(caplog: pytest.LogCaptureFixture) -> Read:
+    """Return the lines that were logged since the last call: the key, the stream and the line."""
+    caplog.set_level(logging.INFO)
+
+    def read() -> list[tuple[object, str, str]]:
+        lines: list[dict[str, Any]] = [record.msg for record in caplog.records if record.name == "steadyworker.output"]  # type: ignore[misc]
+        caplog.clear()
+        return [(line.get("key"), line["stream"], line["line"]) for line in lines if line["event"] == "output"]
+
+    return read

@@ -70,7 +70,8 @@ class Children:
         self._cold = cold
         self._started: list[tuple[subprocess.Popen[bytes], socket.socket, socket.socket]] = []
 
-    def start(self) -> NewChild:
+    def start(self, *, lines: bool) -> NewChild:
+        del lines
         ours, theirs = socket.socketpair()
         command = ["sh", "-c", 'trap "" TERM QUIT; exec cat']
         cat = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)

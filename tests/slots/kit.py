@@ -79,7 +79,10 @@ class Rig:
 
     def ended(self, do: str = "nothing", **given: Any) -> Ended:
         """Run a job from its begin to its end, and grant every request."""
-        fence = self.begin(do, **given)
+        return self.ended_of(self.begin(do, **given))
+
+    def ended_of(self, fence: int) -> Ended:
+        """Return the end of this run, and grant every request until then."""
         while True:
             event = self.event()
             if isinstance(event, Asked):

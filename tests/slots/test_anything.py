@@ -27,8 +27,8 @@ STATED: dict[str, tuple[str, Outcome]] = {
     "Reject(404)": ("raise Reject(404)", Rejected("404")),
     "Reject(None)": ("raise Reject(None)", Rejected("Reject")),
     "Reject, much": (f"raise Reject('x' * {BIG})", Rejected("x" * 1999 + "…")),
-    "Retry(fresh=1)": ("raise Retry('x', fresh=1)", Failed("x", "Retry", None, fresh=True)),
-    "Retry(Decimal)": ("raise Retry('x', delay=Decimal('1.5'))", Failed("x", "Retry", 1.5)),
+    "Retry(fresh=1)": ("raise Retry('x', fresh=1)", Failed("x", "Retry", None, fresh=True, planned=True)),
+    "Retry(Decimal)": ("raise Retry('x', delay=Decimal('1.5'))", Failed("x", "Retry", 1.5, planned=True)),
     "Retry(ten centuries)": (
         "raise Retry('x', delay=timedelta(days=365_000))",
         Failed(
@@ -42,7 +42,7 @@ STATED: dict[str, tuple[str, Outcome]] = {
     "error, much": (f"raise ValueError('x' * {BIG})", Failed("ValueError: " + "x" * 1987 + "…", "ValueError")),
     "a list of types": ("raise Unwelcome('no')", Rejected("Unwelcome: no", "tests.slots.anything.Unwelcome")),
     # A subclass that skips `super().__init__` is what its base is.
-    "a silent Retry": ("raise SilentRetry(503)", Failed("SilentRetry: 503", "Retry")),
+    "a silent Retry": ("raise SilentRetry(503)", Failed("SilentRetry: 503", "Retry", planned=True)),
     "a silent Reject": ("raise SilentReject(404)", Rejected("SilentReject: 404")),
     "a silent Snooze": (
         "raise SilentSnooze(5)",
@@ -99,7 +99,7 @@ STATED: dict[str, tuple[str, Outcome]] = {
         Failed("OSError: cannot connect to postgresql://shop:***@db/orders", "OSError"),
     ),
     "Reject(URL)": (f"raise Reject('no table in {URL}')", Rejected("no table in postgresql://shop:***@db/orders")),
-    "Retry(URL)": ("raise Retry('password=hunter2 refused')", Failed("password=*** refused", "Retry")),
+    "Retry(URL)": ("raise Retry('password=hunter2 refused')", Failed("password=*** refused", "Retry", planned=True)),
     "don't retry": (f"raise KeyError('{URL}')", Rejected("KeyError: 'postgresql://shop:***@db/orders'", "KeyError")),
     "target exists": (
         f"raise TargetExists('{URL}')",

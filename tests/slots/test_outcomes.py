@@ -30,7 +30,7 @@ TABLE: dict[str, Outcome] = {
     "value": Done(),
     "raises": Failed("ValueError: boom", "ValueError"),
     "unprintable": Failed("Unprintable: (cannot be printed)", f"{HERE}.Unprintable"),
-    "retry_later": Failed("not yet", "Retry", 7, fresh=True),
+    "retry_later": Failed("not yet", "Retry", 7, fresh=True, planned=True),
     "reject": Rejected("never"),
     "snooze": Snoozed(30),
     "unwelcome": Rejected("Unwelcome: of this kind", f"{HERE}.Unwelcome"),

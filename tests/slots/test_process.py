@@ -98,11 +98,12 @@ def test_the_time_limit_then_kills(rig: MakeRig, target: str) -> None:
     assert slot.ended().outcome == Done()
 
 
-def test_a_stalled_child_writes_its_stacks_and_is_killed(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_stalled_child_writes_its_stacks_and_is_killed(rig: MakeRig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     slot = rig().start()
     ended = slot.ended("hold_gil", stall_limit=0.3)
     assert (ended.outcome, ended.killed) == (Failed("stalled"), True)
-    assert "in hold_gil" in capfd.readouterr().err
+    assert "in hold_gil" in caplog.text
 
 
 def test_progress_is_no_stall(rig: MakeRig) -> None:
@@ -150,12 +151,6 @@ def test_a_fork_of_a_fork_has_every_file_that_the_fork_has_opened(rig: MakeRig) 
     with Path(os.devnull).open("rb") as first, Path(os.devnull).open("rb") as second:
         slot = rig(held=(first.fileno(), second.fileno())).start()
         assert slot.ended("fork_a_fork").outcome == Done()
-
-
-def test_a_hundred_megabytes_of_output_do_no_harm(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
-    slot = rig().start()
-    assert slot.ended("print_much").outcome == Done()
-    assert len(capfd.readouterr().out) == 100_000_000
 
 
 @pytest.mark.parametrize(
@@ -218,11 +213,12 @@ def test_stop_signals_from_others_do_nothing_until_the_run_has_to_end(rig: MakeR
     assert slot.next(Ended).outcome == Interrupted()
 
 
-def test_what_a_job_does_to_signals_ends_with_it(rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_job_does_to_signals_ends_with_it(rig: MakeRig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     slot = rig().start()
     assert slot.ended("leave_signals").outcome == Done()
     assert slot.ended("find_signals").outcome == Done()
-    assert "most recent call first" in capfd.readouterr().err
+    assert "most recent call first" in caplog.text
     fence = slot.begun("sleep")
     slot.slot.interrupt(fence, "shutdown", hard=True)
     assert slot.next(Ended).outcome == Interrupted()
@@ -486,7 +482,7 @@ def test_without_a_pidfd_the_death_of_a_child_is_found_too(rig: MakeRig, monkeyp
 
 
 def test_a_child_that_cannot_be_started_makes_the_slot_unready(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> NoReturn:
+    def refuse(**_given: object) -> NoReturn:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     slot = rig()

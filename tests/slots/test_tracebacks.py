@@ -9,7 +9,7 @@ import pytest
 from steadyworker.outcome import Crashed, Failed, Interrupted, Rejected
 from steadyworker.slots.base import Ended
 from steadyworker.slots.tracebacks import LONGEST, shortened, traceback_of
-from tests.slots.conftest import MakeRig
+from tests.slots.conftest import MakeRig, Read
 
 BEGINNING = "Traceback (most recent call last):\n"
 KINDS = pytest.mark.parametrize("kind", ["process", "thread"])
@@ -63,22 +63,24 @@ class TestOfEachEnd:
         assert isinstance(ended.outcome, Rejected)
         assert ended.traceback.startswith(BEGINNING)
 
-    def test_a_native_crash_leaves_the_stacks(self, rig: MakeRig, capfd: pytest.CaptureFixture[str]) -> None:
-        """They are in the log, too, as all that a child writes to standard error."""
+    def test_a_native_crash_leaves_the_stacks(self, rig: MakeRig, printed: Read) -> None:
+        """They are lines of the log, too, as all that a child writes to standard error."""
         ended = rig().start().ended("segfault")
         assert ended.outcome == Crashed("SIGSEGV")
         assert ended.traceback.startswith("Fatal Python error: Segmentation fault")
         first = next(line for line in ended.traceback.splitlines() if "tests/slots" in line)
         assert first.endswith("in segfault")
         assert "in _read\n" not in ended.traceback, "the thread of the child's own reader"
-        assert ended.traceback in capfd.readouterr().err
+        assert [(key, stream, line) for key, stream, line in printed() if key is not None] == [
+            ("k", "stderr", line) for line in ended.traceback.splitlines() if line
+        ]
 
     def test_a_crash_of_a_fork_is_in_the_log_and_not_in_the_traceback_of_its_job(
-        self, rig: MakeRig, capfd: pytest.CaptureFixture[str]
+        self, rig: MakeRig, printed: Read
     ) -> None:
         ended = rig().start().ended("fork_crashes_then_killed")
         assert (ended.outcome, ended.traceback) == (Crashed("SIGKILL"), "")
-        assert "Fatal Python error: Segmentation fault" in capfd.readouterr().err
+        assert ("k", "stderr", "Fatal Python error: Segmentation fault") in printed()
 
     def test_a_killed_child_has_no_traceback_but_its_peak_of_memory(self, rig: MakeRig) -> None:
         """No code of the child runs after SIGKILL."""

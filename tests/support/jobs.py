@@ -279,4 +279,6 @@ class FailsToo(Fails):
 
 
 if "OWN_HANDLER" in os.environ:
-    logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
+    logging.getLogger().addHandler(
+        logging.StreamHandler(os.fdopen(os.dup(1), "w"))
+    )  # a handler of standard output would be replaced

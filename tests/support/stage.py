@@ -163,9 +163,10 @@ class Processes:
         environment = self.environment(**settings) | {"STAGE": json.dumps(script or {})} | dict(env or {})
         return self._started(command, environment, output)
 
-    def command(self, *arguments: str, **settings: Setting) -> WorkerProcess:
-        """Start `steadyworker` with these arguments, as a user does."""
-        return self._started([sys.executable, "-m", "steadyworker", *arguments], self.environment(**settings))
+    def command(self, *arguments: str, output: int | None = None, **settings: Setting) -> WorkerProcess:
+        """Start `steadyworker` with these arguments, as a user does; it writes into `output` instead of its log, if that is given."""
+        command = [sys.executable, "-m", "steadyworker", *arguments]
+        return self._started(command, self.environment(**settings), output)
 
     def _started(self, command: list[str], environment: Environment, output: int | None = None) -> WorkerProcess:
         log = self.folder / f"worker-{len(self.processes)}.log"

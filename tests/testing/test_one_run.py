@@ -131,7 +131,7 @@ def test_an_unplanned_exception_comes_through_unless_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("do", "outcome", "settlement"),
     [
-        ("retry", Failed("later", "Retry", 9), Later(9)),
+        ("retry", Failed("later", "Retry", 9, planned=True), Later(9)),
         ("reject", Rejected("never"), ToDeadLetter("never")),
         ("snooze", Snoozed(3), Later(3)),
     ],
