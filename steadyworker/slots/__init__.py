@@ -15,4 +15,5 @@ The slots in which handlers run; each slot has one run at a time, in a child pro
 | `runs.py` | a run of one slot, with its limits |
 | `thread.py` | a slot that is a thread |
 | `execute.py` | the call of a handler |
+| `tracebacks.py` | the traceback of a run, as text for people |
 """
