@@ -73,7 +73,9 @@ class Attempt(Struct, frozen=True):
         reason, error_class, error_text: Why the run ended so.
         traceback: The traceback of a failure, at most 16 KiB, without recognised secrets; empty without one.
         checkpoint_before, checkpoint_after: The checkpoint with which the run began and ended: JSON, cut at 200 characters.
-        peak_memory: The peak of the run's resident memory in bytes, as the child's kernel counted it; None in a thread slot.
+        peak_memory: The peak of the child's resident memory during the run, in bytes, as the kernel counted it.
+            If something else than SteadyWorker killed the child, this is the peak of the child's whole life.
+            None in a thread slot, or if the kernel reports none.
     """
 
     fence: int
