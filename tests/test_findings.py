@@ -248,7 +248,7 @@ OF_ONE: dict[str, dict[str, object]] = {
         "error": "Expected the ledger sqlite:/var/lib/steadyworker/ledger.db, which a worker process creates at its start, got no file."
     },
     "ledger.older": {
-        "error": "Expected the ledger sqlite:/var/lib/steadyworker/ledger.db to have schema 8, got schema 7, of an earlier version."
+        "error": "Expected the ledger sqlite:/var/lib/steadyworker/ledger.db to have schema 9, got schema 8, of an earlier version."
     },
     "ledger.unusable": {
         "error": "Expected a ledger at /var/lib/steadyworker/ledger.db, got a file of another program."

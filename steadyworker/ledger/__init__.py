@@ -7,7 +7,7 @@ The row records the worker process that runs the job, the end of its lease, the 
 Beside the row, the ledger keeps the job's message, so a claimed job does not depend on the broker's copy.
 The ledger records no event of a connection, so no event of a connection starts a job again.
 
-`base` has the Protocol of all ledgers.
+`base` has the Protocol of all ledgers, and `facts` has what a ledger records for people, which decides nothing.
 `sqlite` implements this Protocol for one host, and `postgres` for a fleet; `shared` has the code that both use.
 `steadyworker.testing.memory_ledger` implements the Protocol for tests.
 

@@ -17,6 +17,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from steadyworker.errors import Finding
+from steadyworker.ledger.facts import Facts, OwnerReport, Pause
+from steadyworker.ledger.job_id import JobId as JobId  # noqa: PLC0414 - the ledger's callers import its values from here
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 
 
@@ -36,15 +38,6 @@ class Moving(StrEnum):
 
     RETRY = "retry"
     DEAD = "dead"
-
-
-class JobId(Struct, frozen=True):
-    """The primary key of a job's row."""
-
-    namespace: str
-    queue: str
-    key: str
-    round: int = 0
 
 
 class Token(Struct, frozen=True):
@@ -184,12 +177,23 @@ class Renewal(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """The last progress of a run, for people; a crash can lose this progress, because its write does not wait for the disk."""
+    """
+    The last progress of a run, for people; a crash can lose this progress, because its write does not wait for the disk.
+
+    `before` is an earlier sample of the same run, as (at, done), so that people can compute the rate of the last minutes.
+    The earlier sample is at least 60 s older; as long as the run has no such sample, `before` is None.
+    The ledger makes `before` from the samples that it receives, and ignores it in a sample that it receives.
+    """
 
     done: float | None
     total: float | None
     note: str
     at: float
+    before: tuple[float, float] | None = None
+
+
+RATE_OVER = 60.0
+"""The least age of `Progress.before`, in seconds."""
 
 
 class JobFilter(Struct, frozen=True):
@@ -246,6 +250,7 @@ class OwnerSeen(Struct, frozen=True):
     A registered worker process: its owner id, its host and its queues.
 
     `seen_ago` is the number of seconds since its last registration; `dead` is true if its death is proven.
+    `report` is the state that it reported then; None if its version of SteadyWorker reports none.
     """
 
     owner: str
@@ -253,6 +258,22 @@ class OwnerSeen(Struct, frozen=True):
     queues: tuple[str, ...]
     seen_ago: float
     dead: bool
+    report: OwnerReport | None = None
+
+
+class Orders(Struct, frozen=True):
+    """
+    The orders of people that concern one worker process.
+
+    Attributes:
+        cancels: The cancel reasons of the jobs that the process holds, by uid.
+        pauses: All pauses of queues.
+        commands: True if a command waits, which `Facts.commands` returns.
+    """
+
+    cancels: Mapping[str, str]
+    pauses: tuple[Pause, ...] = ()
+    commands: bool = False
 
 
 class Ledger(Protocol):
@@ -261,6 +282,11 @@ class Ledger(Protocol):
     @property
     def url(self) -> str:
         """The URL of this ledger, without its password."""
+        ...
+
+    @property
+    def facts(self) -> Facts:
+        """The facts that people read, in the same ledger; they decide nothing."""
         ...
 
     def ledger_id(self) -> str:
@@ -283,11 +309,12 @@ class Ledger(Protocol):
         """Return every bound pair of a namespace and a queue."""
         ...
 
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+    def register(self, owner: str, host: str, queues: Sequence[str], report: OwnerReport | None = None) -> bool:
         """
         Record that this owner lives and consumes these queues; the record keeps their order and repetitions.
 
         The keeper calls this method at each renewal.
+        `owners` then returns this report, which replaces an earlier report.
         Return False if the ledger went back in time: the ledger has lost the last registration, or is a restored copy.
         Older rows of a queue then become old records (`Hindrance`).
         They also become old records after an hour without an owner of the queue.
@@ -462,9 +489,9 @@ class Ledger(Protocol):
         """Count a message with this job's key and another body; only the row's counter of conflicts changes."""
         ...
 
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
+    def orders(self, owner: str) -> Orders:
         """
-        Return the cancel reasons of the jobs that this owner holds, by uid; the result leaves out jobs without a mark.
+        Return the cancel marks of the jobs that this owner holds, all pauses, and whether a command waits for this owner.
 
         The call is one query, without a write.
         """
@@ -503,7 +530,7 @@ class Ledger(Protocol):
         ...
 
     def purge(self) -> int:
-        """Delete the rows whose time is over (`steadyworker.ledger.retention`), and return their number."""
+        """Delete the rows and facts whose time is over (`steadyworker.ledger.retention`), and return the number of rows of jobs."""
         ...
 
     def close(self) -> None:

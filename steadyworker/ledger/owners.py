@@ -46,6 +46,11 @@ def new_owner_id() -> str:
     return f"{socket.gethostname()}/{boot_id()}/{secrets.token_hex(8)}"
 
 
+def host_of(owner: str) -> str:
+    """Return the host in an owner id."""
+    return owner.partition("/")[0]
+
+
 class OwnerLock:
     """
     The lock that shows that an owner lives.

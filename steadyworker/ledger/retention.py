@@ -33,3 +33,18 @@ If a queue has no registered owner for this time, no worker process runs an olde
 
 The reason is that worker processes with another ledger can have done the queue's jobs in this time.
 """
+
+LINK_EVENTS = DAY
+"""The time for an event of a link."""
+
+MINUTES = 2 * DAY
+"""The time for the counts of a minute."""
+
+COMMANDS = DAY
+"""The time for a command that its worker process has not read."""
+
+DEPTHS = DAY
+"""The time for the last depth of a queue."""
+
+ACTIONS = 90 * DAY
+"""The time for an entry of the log of actions."""

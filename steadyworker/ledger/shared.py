@@ -17,6 +17,7 @@ from steadyworker.ledger.base import (
     Hindrance,
     JobFilter,
     JobId,
+    Orders,
     Orphan,
     Progress,
     Renewal,
@@ -25,6 +26,8 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Attempt, Pause
+from steadyworker.ledger.owners import host_of
 from steadyworker.outcome import Counters
 
 _finding = FindingTexts("steadyworker.ledger")
@@ -102,6 +105,21 @@ def progress_values(progress: Progress, storable: Callable[[str], str]) -> Value
     return {"done": progress.done, "total": progress.total, "note": storable(progress.note), "at": progress.at}
 
 
+def progress_of(
+    done: float | None, total: float | None, note: str, at: float, before_at: float | None, before_done: float | None
+) -> Progress:
+    """Return the progress in these columns."""
+    before = None if before_at is None or before_done is None else (before_at, before_done)
+    return Progress(done, total, note, at, before)
+
+
+def orders_of(found: Sequence[Sequence[Any]]) -> Orders:
+    """Return the orders in these rows, each with its kind and five values."""
+    cancels = {uid: reason for kind, uid, reason, *_ in found if kind == "cancel"}
+    pauses = tuple(Pause(*values) for kind, *values in found if kind == "pause")
+    return Orders(cancels, pauses, commands=any(kind == "command" for kind, *_ in found))
+
+
 def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
     return {"namespace": which.namespace, "queue": which.queue, "late_by": which.late_by, "kept": which.kept}
@@ -110,6 +128,12 @@ def filter_values(which: JobFilter) -> Values:
 def unfinished(which: JobFilter) -> bool:
     """Return whether only jobs that are neither done nor dead can fit these conditions."""
     return which.late_by is not None or not ENDED & frozenset(State if which.states is None else which.states)
+
+
+def attempt_of(found: Sequence[Any]) -> Attempt:
+    """Return the run of a row, whose columns are those of `Attempt` without the host."""
+    fence, owner, *others = found
+    return Attempt(fence, owner, host_of(owner), *others)
 
 
 def permit(found: Sequence[Sequence[Any]]) -> Renewal:

@@ -7,8 +7,22 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import replace
+
 from steadyworker.ledger import retention
-from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Moving, Progress, Row, State, Token, Verdict
+from steadyworker.ledger.base import (
+    RATE_OVER,
+    JobFilter,
+    JobId,
+    KeptMessage,
+    Moving,
+    Progress,
+    Row,
+    State,
+    Token,
+    Verdict,
+)
+from steadyworker.ledger.facts import Attempt
 from steadyworker.outcome import Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -21,7 +35,7 @@ class MemoryJob:
     """
     One row, which the ledger changes in place under its lock.
 
-    `lease_until`, `due` and `wake_at` are readings of the boot clock.
+    `lease_until`, `due` and `wake_at` are readings of the boot clock; `attempts` has the last runs by their fences.
     """
 
     id: JobId
@@ -51,8 +65,11 @@ class MemoryJob:
     ended_at: float | None = None
     worker: str = ""
     progress: Progress | None = None
+    progress_fence: int = 0
+    sample: tuple[float, float] | None = None
     message: KeptMessage | None = None
     wake_at: float | None = None
+    attempts: dict[int, Attempt] = field(default_factory=dict)
 
     def held_by(self, token: Token, states: Collection[State]) -> bool:
         """
@@ -66,6 +83,17 @@ class MemoryJob:
     def unchanged(self, seen: Row) -> bool:
         """Return whether the job has had no claim and no change of state since the row was read."""
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
+
+    def moved_on(self, progress: Progress) -> None:
+        """Record the progress of the present run; an earlier sample stays with it, once that sample is old enough."""
+        before, sample, here = None, self.sample, None if progress.done is None else (progress.at, progress.done)
+        if self.progress is None or self.progress_fence != self.fence or sample is None or progress.at < sample[0]:
+            self.sample = here
+        elif here is not None and progress.at - sample[0] >= RATE_OVER:
+            before, self.sample = sample, here
+        else:
+            before = self.progress.before
+        self.progress, self.progress_fence = replace(progress, before=before), self.fence
 
     def plan(self, verdict: Verdict, now: float) -> None:
         """Record this verdict for the job's settlement; `now` is a reading of the boot clock."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 from typing_extensions import override
@@ -27,6 +27,7 @@ from steadyworker.ledger.base import (
     KeptMessage,
     Ledger,
     Moving,
+    Orders,
     Orphan,
     OwnerSeen,
     Progress,
@@ -36,8 +37,11 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Facts, OwnerReport
+from steadyworker.ledger.facts_rows import safe_report
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.outcome import Counters
+from steadyworker.testing.memory_facts import MemoryFacts
 from steadyworker.testing.memory_job import HELD, MemoryJob, fits
 
 _ENDED = (State.DONE, State.DEAD)
@@ -67,15 +71,21 @@ class MemoryLedger(Ledger):
         self._jobs: dict[JobId, MemoryJob] = {}
         self._fence = 0
         self._bindings: dict[tuple[str, str], str] = {}
-        self._owners: dict[str, tuple[str, tuple[str, ...], float]] = {}
+        self._owners: dict[str, tuple[str, tuple[str, ...], float, OwnerReport | None]] = {}
         self._seen: dict[str, float] = {}
         self._trusted_from: dict[str, int] = {}
         self._set_back = False
+        self._facts = MemoryFacts(clock, self._lock, lambda: self._jobs)
 
     @property
     @override
     def url(self) -> str:
         return "memory:"
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @override
     def ledger_id(self) -> str:
@@ -101,7 +111,7 @@ class MemoryLedger(Ledger):
             return list(self._bindings)
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+    def register(self, owner: str, host: str, queues: Sequence[str], report: OwnerReport | None = None) -> bool:
         with self._lock:
             whole, self._set_back = not self._set_back, False
             now = self._clock.wall()
@@ -111,7 +121,7 @@ class MemoryLedger(Ledger):
                 if now - self._seen.get(name, -math.inf) > retention.ABSENCE:
                     self._trusted_from[name] = self._next_fence()
                 self._seen[name] = now
-            self._owners[owner] = (host, tuple(queues), now)
+            self._owners[owner] = (host, tuple(queues), now, None if report is None else safe_report(report))
             return whole
 
     @override
@@ -124,8 +134,8 @@ class MemoryLedger(Ledger):
         with self._lock:
             now = self._clock.wall()
             return [
-                OwnerSeen(owner, host, queues, max(0.0, now - seen_at), self._is_dead(owner))
-                for owner, (host, queues, seen_at) in self._owners.items()
+                OwnerSeen(owner, host, queues, max(0.0, now - seen_at), self._is_dead(owner), report)
+                for owner, (host, queues, seen_at, report) in self._owners.items()
                 if now - seen_at < retention.OWNERS
             ]
 
@@ -360,10 +370,11 @@ class MemoryLedger(Ledger):
                 job.conflicts += 1
 
     @override
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
+    def orders(self, owner: str) -> Orders:
         with self._lock:
             held = [job for job in self._jobs.values() if job.owner == owner]
-            return {job.uid: job.cancel_reason for job in held if job.cancel_reason is not None}
+            marks = {job.uid: job.cancel_reason for job in held if job.cancel_reason is not None}
+        return Orders(marks, tuple(self._facts.pauses()), self._facts.commanded(owner))
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -377,7 +388,7 @@ class MemoryLedger(Ledger):
         with self._lock:
             job = self._jobs.get(token.id)
             if job is not None and job.fence == token.fence:
-                job.progress = progress
+                job.moved_on(progress)
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
@@ -429,7 +440,8 @@ class MemoryLedger(Ledger):
             old = [job.id for job in self._jobs.values() if job.keep_until is not None and job.keep_until <= now]
             for job_id in old:
                 del self._jobs[job_id]
-            return len(old)
+        self._facts.purge()
+        return len(old)
 
     @override
     def close(self) -> None:

@@ -34,7 +34,10 @@ QUICK = Times(call_timeout=2.0)
 Open = Callable[..., PostgresLedger]
 Admin = psycopg.Connection[tuple[Any, ...]]
 
-TABLES = [f"steadyworker_{name}" for name in ("meta", "jobs", "messages", "progress", "owners", "attended", "bindings")]
+TABLES = [
+    f"steadyworker_{name}"
+    for name in ("meta", "jobs", "messages", "attempts", "progress", "owners", "attended", "bindings")
+]
 """The ledger's tables; those that others refer to come first."""
 
 FIRST_BOOT = 1_700_000_000.0 - 1_000.0

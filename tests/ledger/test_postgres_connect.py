@@ -82,8 +82,8 @@ class TestAtTheFirstCall:
     @pytest.mark.parametrize(
         ("schema", "text"),
         [
-            (4, "schema 5 to 7 at .*, got 4: finish its jobs with the version of SteadyWorker that made it"),
-            (99, r"schema 7 at .*, got 99, of SteadyWorker 7\.1: install SteadyWorker 7\.1 or newer here; this is "),
+            (4, "schema 5 to 8 at .*, got 4: finish its jobs with the version of SteadyWorker that made it"),
+            (99, r"schema 8 at .*, got 99, of SteadyWorker 7\.1: install SteadyWorker 7\.1 or newer here; this is "),
         ],
         ids=["an old one", "a newer one"],
     )

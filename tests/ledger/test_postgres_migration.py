@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -22,6 +23,7 @@ from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.ledger.postgres.schema import META, SCHEMA_VERSION
 from steadyworker.outcome import Counters
 from tests.ledger import postgres_schema_5 as old
+from tests.ledger import postgres_schema_7
 from tests.ledger.kit import Actor, line
 from tests.ledger.pgkit import JOB, QUICK, Admin, Open, claim, seen
 from tests.support.stage import eventually
@@ -310,7 +312,7 @@ def test_a_user_that_may_not_alter_the_tables_is_told_what_to_do(
         parts = urlsplit(database)
         guest = parts._replace(netloc=f"guest:guest@{parts.hostname}:{parts.port}").geturl()
         with pytest.raises(
-            ConfigError, match=r"schema 7 at .*, got 5, and 'must be owner of table .*ALTER TABLE … OWNER TO"
+            ConfigError, match=r"schema 8 at .*, got 5, and 'must be owner of table .*ALTER TABLE … OWNER TO"
         ):
             opened(guest).ledger_id()
         assert schema_of(admin) == old.SCHEMA_VERSION
@@ -331,6 +333,54 @@ def test_only_a_worker_process_migrates(before: Before, database: str, tmp_path:
     assert schema_of(admin) == old.SCHEMA_VERSION
 
 
+@pytest.fixture
+def schema_7(database: str) -> None:
+    """A database whose ledger a process of schema 7 has made."""
+    with psycopg.connect(database, autocommit=True, cursor_factory=psycopg.ClientCursor[tuple[Any, ...]]) as admin:
+        made = {
+            "ledger_id": "7" * 32,
+            "schema": 7,
+            "made_by": "before",
+            "lock_timeout": 5000,
+            "statement_timeout": 8000,
+        }
+        admin.execute(postgres_schema_7.LIMITED + postgres_schema_7.CREATE, made)
+
+
+def test_a_ledger_of_schema_7_becomes_like_a_new_one(schema_7: None, opened: Open, admin: Admin) -> None:
+    with closing(opened()) as ledger:
+        assert ledger.ledger_id() == "7" * 32
+    assert schema_of(admin) == SCHEMA_VERSION
+    migrated = structure(admin)
+    admin.execute("DROP SCHEMA public CASCADE")
+    admin.execute("CREATE SCHEMA public")
+    with closing(opened()) as fresh:
+        fresh.ledger_id()
+    assert structure(admin) == migrated
+
+
+def test_each_statement_of_schema_7_is_still_valid(schema_7: None, opened: Open, admin: Admin, database: str) -> None:
+    """A process of schema 7 goes on while a newer process migrates the ledger."""
+    opened().ledger_id()
+    made = {
+        "SCHEMA_VERSION",
+        "LIMITED",
+        "UNFINISHED",
+        "CREATE",
+        "LAST_OF_ITS_KEY",
+        "COLUMNS",
+        "NOW",
+        "NEXT_FENCE",
+        "FLUSH",
+    }
+    named = {name: text for name, text in vars(postgres_schema_7).items() if name.isupper() and name[0] != "_"}
+    with psycopg.connect(database, autocommit=True, cursor_factory=psycopg.ClientCursor[tuple[Any, ...]]) as before:
+        for name, statement in named.items():
+            if name not in made:
+                values = dict.fromkeys(re.findall(r"%\((\w+)\)s", statement))
+                assert before.execute(f"EXPLAIN {statement}", values).fetchall()
+
+
 SCHEMA_6: tuple[LiteralString, ...] = (
     "DROP INDEX steadyworker_jobs_unfinished",
     "CREATE INDEX steadyworker_jobs_held ON steadyworker_jobs (owner) WHERE owner IS NOT NULL",
@@ -341,19 +391,20 @@ SCHEMA_6: tuple[LiteralString, ...] = (
     """,
     "UPDATE steadyworker_meta SET schema = 6",
 )
-"""What makes a ledger of schema 6 out of one of this schema: the versions differ only in these indexes."""
+"""What makes a ledger of schema 6 out of one of schema 7: the versions differ only in these indexes."""
 
 
-def test_from_schema_6_only_indexes_change(opened: Open, admin: Admin) -> None:
+def test_from_schema_6_only_indexes_change_before_schema_7(schema_7: None, opened: Open, admin: Admin) -> None:
     """No statement of PostgreSQL names an index, so a process of schema 6 works on."""
-    first = opened()
-    kept = [claim(first, replace(JOB, key=f"k-{number}")) for number in range(3)]
-    first.close()
-    made = structure(admin)
     for statement in SCHEMA_6:
         admin.execute(statement)
-    assert structure(admin) != made
     ledger = opened()
+    kept = [claim(ledger, replace(JOB, key=f"k-{number}")) for number in range(3)]
     assert [seen(ledger, row.id).fence for row in kept] == [row.fence for row in kept]
-    assert structure(admin) == made
     assert schema_of(admin) == SCHEMA_VERSION
+    migrated = structure(admin)
+    admin.execute("DROP SCHEMA public CASCADE")
+    admin.execute("CREATE SCHEMA public")
+    with closing(opened()) as fresh:
+        fresh.ledger_id()
+    assert structure(admin) == migrated

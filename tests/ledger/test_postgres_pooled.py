@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.errors import ConfigError, LedgerUnavailable
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Progress, Row, State, Verdict
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Orders, Progress, Row, State, Verdict
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
 from tests.brokers.pgbouncer import Pooler
@@ -45,7 +45,7 @@ class TestInTransactionMode:
                 assert ledger.checkpoint(row.token, bytes(range(256)))
                 ledger.progress(row.token, Progress(1.0, None, "it's % \\ a note", 17.0))
                 assert ledger.may_commit(row.token).granted
-                assert ledger.cancel_marks("me") == {}
+                assert ledger.orders("me") == Orders({})
                 if turn % 2:
                     assert ledger.moving(row.token, Verdict(Moving.DEAD, "no", Counters(attempts=1)))
                     assert ledger.moved(row.token, 60.0)

@@ -126,7 +126,7 @@ def test_a_deferred_message_is_written_with_the_next_registration(tmp_path: Path
 
 PLANS = {
     sql.HOLDING: ["SEARCH jobs USING COVERING INDEX jobs_held (owner=?)"],
-    sql.CANCEL_MARKS: ["SEARCH jobs USING INDEX jobs_held (owner=?)"],
+    sql.ORDERS: ["SEARCH jobs USING INDEX jobs_held (owner=?)"],
     sql.HELD_NUMBERS: ["SEARCH jobs USING COVERING INDEX jobs_held (owner>?)"],
     sql.UNFINISHED_NUMBERS: ["SCAN jobs USING INDEX jobs_held"],
     sql.PAGE_OF_NUMBERS: [
@@ -169,7 +169,7 @@ def test_each_index_has_its_readers_and_no_reader_scans_the_jobs_that_are_done(
             found[statement] = [step for step in steps if re.match(r"(SEARCH|SCAN) (jobs|progress)\b", step)]
         assert found == PLANS
         indexes = db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL ORDER BY name")
-        assert indexes.fetchall() == [("jobs_held",), ("jobs_to_purge",)]
+        assert indexes.fetchall() == [("jobs_held",), ("jobs_to_purge",), ("link_events_by_time",)]
 
 
 @pytest.mark.parametrize("state", State)

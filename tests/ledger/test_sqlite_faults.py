@@ -87,9 +87,9 @@ class TestAtTheFirstCall:
     @pytest.mark.parametrize(
         ("schema", "text"),
         [
-            (1, "schema 6 to 8 at {path}, got 1: finish its jobs with the version of SteadyWorker that made it"),
-            (5, "schema 6 to 8 at {path}, got 5: finish its jobs with the version of SteadyWorker that made it"),
-            (99, "schema 8 at {path}, got 99, of SteadyWorker 7.1: install SteadyWorker 7.1 or newer here"),
+            (1, "schema 6 to 9 at {path}, got 1: finish its jobs with the version of SteadyWorker that made it"),
+            (5, "schema 6 to 9 at {path}, got 5: finish its jobs with the version of SteadyWorker that made it"),
+            (99, "schema 9 at {path}, got 99, of SteadyWorker 7.1: install SteadyWorker 7.1 or newer here"),
         ],
         ids=["the first", "an old one", "a newer one"],
     )

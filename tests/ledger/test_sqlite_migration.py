@@ -37,7 +37,7 @@ from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from tests.ledger.kit import ROOT, Actor, line, request
 from tests.ledger.test_sqlite_faults import in_own_mounts
-from tests.support import schema_6, schema_7
+from tests.support import schema_6, schema_7, schema_8
 from tests.support.schema_6 import version_before
 
 JOB = JobId("shop", "exports", "job")
@@ -162,7 +162,7 @@ class TestTheFirstOpen:
             assert [state_of(new, name) for name in NAMES] == list(NAMES)
             assert new.message(replace(JOB, key="running")) is None
         assert rows_of(path) == rows
-        assert asked(path, "SELECT schema, made_by FROM meta") == [(8, version("steadyworker"))]
+        assert asked(path, "SELECT schema, made_by FROM meta") == [(9, version("steadyworker"))]
         now = clock.wall()
         assert wakes(path) == dict.fromkeys([*NAMES, "marked"]) | {"moved": now + 600.0, "interrupted": now}
         with closing(SqliteLedger(tmp_path / "made.db", clock=clock, times=Times())) as made:
@@ -178,7 +178,7 @@ class TestTheFirstOpen:
         self, path: Path, old: SqliteLedger, clock: FakeClock
     ) -> None:
         before = shape(path)
-        text = f"to have schema 8, got schema 6, of an earlier version: start a worker of SteadyWorker {version('steadyworker')}"
+        text = f"to have schema 9, got schema 6, of an earlier version: start a worker of SteadyWorker {version('steadyworker')}"
         with closing(SqliteLedger(path, clock=clock, times=Times(), create=False)) as command:
             with pytest.raises(OlderLedger, match=text):
                 list(command.jobs())
@@ -191,7 +191,7 @@ class TestTheFirstOpen:
     ) -> None:
         """Started again, or after it has lost its connection; what it held is free when its lease is over."""
         ours = version("steadyworker")
-        text = f"Expected a ledger of schema 6 at {path}, got 8, of SteadyWorker {ours}: install SteadyWorker {ours} or newer"
+        text = f"Expected a ledger of schema 6 at {path}, got 9, of SteadyWorker {ours}: install SteadyWorker {ours} or newer"
         with version_before(), closing(SqliteLedger(path, clock=clock, times=Times())) as again:
             with pytest.raises(ConfigError, match=text):
                 again.ledger_id()
@@ -237,7 +237,7 @@ class TestTheFirstOpen:
             with pytest.raises(LedgerUnavailable, match="put it back"):
                 ledger.register("me", "host", ["shop/exports"])
             assert not ledger.register("me", "host", ["shop/exports"])
-            assert asked(path, "SELECT schema FROM meta") == [(8,)]
+            assert asked(path, "SELECT schema FROM meta") == [(9,)]
 
     def test_a_checkout_that_is_not_installed_has_no_version(
         self, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
@@ -356,7 +356,7 @@ class TestWholeOrNotAtAll:
         """Before each statement from BEGIN to COMMIT, and right after that."""
         before, rows = shape(path), rows_of(path)
         process = actor("migrate", path)
-        last = len(sql.MIGRATIONS[6]) + len(sql.MIGRATIONS[7]) + 6
+        last = sum(map(len, sql.MIGRATIONS.values())) + len(sql.MIGRATIONS) + 4
         for step in range(1, last):
             assert reply_to(process, str(step)) == f"killed {step}"
             assert asked(path, "SELECT schema FROM meta") == [(6,)]
@@ -366,7 +366,7 @@ class TestWholeOrNotAtAll:
         with version_before():
             assert old.renew([row.token])[0].granted
         assert reply_to(process, str(last)) == f"killed {last}"
-        assert asked(path, "SELECT schema FROM meta") == [(8,)]
+        assert asked(path, "SELECT schema FROM meta") == [(9,)]
         assert asked(path, "PRAGMA integrity_check") == [("ok",)]
         assert rows_of(path) == rows
 
@@ -378,7 +378,7 @@ class TestWholeOrNotAtAll:
         for process in both:
             request(process, "0")
         assert sorted(line(process) for process in both) == ["ended False", "ended True"]
-        assert asked(path, "SELECT schema FROM meta") == [(8,)]
+        assert asked(path, "SELECT schema FROM meta") == [(9,)]
         assert rows_of(path) == rows
 
     def test_it_waits_for_a_writer_and_tries_again(self, path: Path, old: SqliteLedger, clock: FakeClock) -> None:
@@ -407,11 +407,11 @@ class TestWholeOrNotAtAll:
         first, second, third = said.stdout.splitlines()
         assert first.startswith("LedgerUnavailable")
         assert "its file system is full; free some space." in first
-        assert (second, third) == ("schema 6 rows 407", "schema 8 rows 407")
+        assert (second, third) == ("schema 6 rows 407", "schema 9 rows 407")
 
 
 class TestSchema7:
-    """The version right before this one, which draws fences from a number in `meta`, and has an index by uid."""
+    """A version that draws fences from a number in `meta`, and has an index by uid."""
 
     @pytest.fixture
     def old(self, path: Path, clock: FakeClock) -> Iterator[SqliteLedger]:
@@ -507,7 +507,7 @@ class TestSchema7:
         with schema_7.version_before():
             rows = [begin(old, key, MESSAGE) for key in ("a", "b")]
         new.cancel(rows[0].id, "no")
-        assert new.cancel_marks("old") == {rows[0].uid: "no"}
+        assert new.orders("old").cancels == {rows[0].uid: "no"}
         assert new.done(rows[1].token)
         new.settled(rows[1].token, known=True)
         settled = new.read(rows[1].id)
@@ -517,3 +517,40 @@ class TestSchema7:
         end(new, ours, "done")
         assert new.ended([row.uid for row in rows]) == {rows[1].uid}
         assert new.ended([rows[0].uid, ours.uid]) == new.ended([ours.uid]) == {ours.uid}
+
+
+class TestSchema8:
+    """The version right before this one, which has no table of the runs of a job."""
+
+    @pytest.fixture
+    def old(self, path: Path, clock: FakeClock) -> Iterator[SqliteLedger]:
+        with closing(SqliteLedger(path, clock=clock, times=Times(), worker="old")) as ledger:
+            with schema_8.version_before():
+                assert ledger.register("old", "host", ["shop/exports"])
+                for name in NAMES:
+                    bring(ledger, name)
+            yield ledger
+
+    def test_the_migration_changes_no_row_and_makes_what_a_new_file_has(
+        self, path: Path, old: SqliteLedger, clock: FakeClock, tmp_path: Path
+    ) -> None:
+        rows = rows_of(path)
+        with closing(SqliteLedger(path, clock=clock, times=Times())) as new:
+            assert [state_of(new, name) for name in NAMES] == list(NAMES)
+        assert rows_of(path) == rows
+        with closing(SqliteLedger(tmp_path / "made.db", clock=clock, times=Times())) as made:
+            made.ledger_id()
+        assert shape(path) == shape(tmp_path / "made.db")
+        assert asked(path, "PRAGMA integrity_check") == [("ok",)]
+
+    def test_each_of_its_statements_is_still_valid(self, path: Path, old: SqliteLedger, new: SqliteLedger) -> None:
+        """The statements name the indexes that they use, so an index that is gone would make them fail."""
+        made = {"SCHEMA_VERSION", "APPLICATION_ID", "CREATE", "MIGRATIONS", "METHODS"}
+        named = {name: value for name, value in vars(schema_8).items() if name.isupper() and name[0] != "_"}
+        with closing(sqlite3.connect(path)) as db:
+            for statement in [value for name, value in named.items() if name not in made]:
+                by_place = [None] * statement.count("?")
+                by_name = dict.fromkeys(re.findall(r":(\w+)", statement))
+                values = by_place or by_name
+                if "SELECT" in statement or "INSERT" in statement or "UPDATE" in statement or "DELETE" in statement:
+                    assert db.execute(f"EXPLAIN {statement}", values).fetchall()

@@ -16,7 +16,7 @@ from steadyworker.ledger.postgres.ledger import PostgresLedger
 from tests.support.stage import WITHIN, Stage, eventually
 
 STEPS = "tests.support.jobs:Steps"
-VERSION_BEFORE = {"schema": 7}
+VERSION_BEFORE = {"schema": 8}
 FOREIGN = ("jobs", "meta", "owners", "progress", "bindings")
 """The tables of another program, beside those of the ledger."""
 
@@ -69,7 +69,7 @@ def test_a_rolling_deploy_over_a_migration(stage: Stage) -> None:
 
     old = stage.worker(STEPS, script=VERSION_BEFORE, concurrency=2).started()
     stage.send("steps", {}, key="early")
-    eventually(lambda: schema() == (7, 1), "the first job, on the old tables", report=stage.logs)
+    eventually(lambda: schema() == (8, 1), "the first job, on the old tables", report=stage.logs)
     stage.send("steps", {"steps": 4, "gate": "gate", "at": 3}, key="ends")
     stage.send("steps", {"steps": 4, "gate": "other", "at": 2}, key="moves")
     stage.notes("waiting", 2)
@@ -79,10 +79,10 @@ def test_a_rolling_deploy_over_a_migration(stage: Stage) -> None:
     jobs = stage.command("jobs")
     jobs.ended(78)
     assert "start a worker of SteadyWorker" in " ".join(jobs.log_end().split())
-    assert schema() == (7, 1)
+    assert schema() == (8, 1)
 
     new = stage.worker(STEPS, concurrency=2).started()
-    assert schema() == (8, 1)
+    assert schema() == (9, 1)
     stage.open()
     stage.reaches("steps", State.DONE, "ends")
 
@@ -91,7 +91,7 @@ def test_a_rolling_deploy_over_a_migration(stage: Stage) -> None:
     again = stage.worker(STEPS, script=VERSION_BEFORE)
     again.ended(78)
     what = again.reports("startup_refused")["what"]
-    assert "Expected a ledger of schema 7" in what
+    assert "Expected a ledger of schema 8" in what
     assert f"install SteadyWorker {version('steadyworker')} or newer" in what
     stage.notes("starts", 4)
     stage.open("other")

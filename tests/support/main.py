@@ -53,7 +53,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.telemetry import logs
 from steadyworker.worker import load_worker
 from steadyworker_sqlite import SqliteAdapter
-from tests.support import schema_7
+from tests.support import schema_8
 
 OPTIONAL = (Renamable, SettlesAsync)
 """What only some adapters are: the core asks `isinstance`, which from Python 3.12 on does not ask `__getattr__`."""
@@ -141,8 +141,8 @@ def main() -> int:
     script = json.loads(os.environ.get("STAGE", "{}"))
     if "schema" in script:
         known = script.pop("schema")
-        if known == schema_7.SCHEMA_VERSION:
-            before = schema_7.version_before()
+        if known == schema_8.SCHEMA_VERSION:
+            before = schema_8.version_before()
             before.__enter__()  # for as long as this process lives
         patch.object(sqlite_schema, "SCHEMA_VERSION", known).start()
         patch.object(postgres_schema, "SCHEMA_VERSION", known).start()

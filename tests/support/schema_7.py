@@ -20,6 +20,7 @@ from steadyworker.ledger.shared import Values, claim_values, mine_values, pk_val
 from steadyworker.ledger.sqlite import schema
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.ledger.sqlite.rows import kept_values, new_row, storable
+from tests.support import schema_8
 
 SCHEMA_VERSION = 7
 
@@ -507,6 +508,6 @@ def version_before(statements: Mapping[str, object] | None = None) -> Iterator[N
             if name.isupper() and not name.startswith("_") and name not in {"TIMES", "READERS"}:
                 ours = value.replace(":wall_ms", ":drawn") if isinstance(value, str) else value
                 stack.enter_context(patch.object(schema, name, ours, create=name in {"SKIP_FENCE", "LATE_PAGE"}))
-        for name, method in _METHODS.items():
+        for name, method in {**schema_8.METHODS, **_METHODS}.items():
             stack.enter_context(patch.object(SqliteLedger, name, method))
         yield

@@ -31,12 +31,14 @@ from steadyworker.findings import FindingTexts
 from steadyworker.ledger import owners as proof
 from steadyworker.ledger.base import (
     EVERY_ROW,
+    RATE_OVER,
     REPLAYED,
     Claimed,
     JobFilter,
     JobId,
     KeptMessage,
     Ledger,
+    Orders,
     Orphan,
     OwnerSeen,
     Progress,
@@ -46,8 +48,11 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Facts, OwnerReport
+from steadyworker.ledger.facts_rows import report_of, report_text
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.clocks import clock_findings
+from steadyworker.ledger.postgres.facts import PostgresFacts
 from steadyworker.ledger.postgres.rows import (
     LONGEST_DELAY,
     claims_values,
@@ -70,9 +75,11 @@ from steadyworker.ledger.shared import (
     mine_values,
     never_dead,
     no_ledger_finding,
+    orders_of,
     orphan,
     permit,
     pk_values,
+    progress_of,
     progress_values,
     purged,
     seen_values,
@@ -135,12 +142,18 @@ class PostgresLedger(Ledger):
         self._trust = PostgresTrust(clock, times.lease)
         self._record = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
         self._renewals = PostgresSession(address, self._identity, times.call_timeout, clock, create=create)
+        self._facts = PostgresFacts(self._record, self._renewals)
         self._is_dead = is_dead or self._lock_is_free
 
     @property
     @override
     def url(self) -> str:
         return self._address.shown
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @override
     def ledger_id(self) -> str:
@@ -176,9 +189,10 @@ class PostgresLedger(Ledger):
         return [(str(namespace), str(queue)) for namespace, queue in self._fetch(sql.BINDINGS, {})]
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+    def register(self, owner: str, host: str, queues: Sequence[str], report: OwnerReport | None = None) -> bool:
         lock = str(proof.lock_path(self._owners_dir, owner))
-        values = {"host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
+        values: Values = {"host": host, "lock_path": lock, "queues": list(queues), "boot": proof.boot_id()}
+        values["report"] = report_text(report)
         with self._renewals.connection() as db:
             return self._trust.register(db, owner, values)
 
@@ -192,8 +206,8 @@ class PostgresLedger(Ledger):
     @override
     def owners(self) -> Sequence[OwnerSeen]:
         return [
-            OwnerSeen(owner, host, tuple(queues), max(0.0, seen_ago), self._is_dead(owner))
-            for owner, host, queues, seen_ago in self._fetch(sql.OWNERS, KEEP)
+            OwnerSeen(owner, host, tuple(queues), max(0.0, seen_ago), self._is_dead(owner), report_of(report))
+            for owner, host, queues, seen_ago, report in self._fetch(sql.OWNERS, KEEP)
         ]
 
     @override
@@ -349,10 +363,10 @@ class PostgresLedger(Ledger):
         self._change(sql.CONFLICT, pk_values(id))
 
     @override
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
-        with self._renewals.connection() as db:  # the keeper reads the marks between its renewals
+    def orders(self, owner: str) -> Orders:
+        with self._renewals.connection() as db:  # the keeper reads the orders between its renewals
             # This call sets no limits, because a read waits for no row; this is the most frequent call of a fleet.
-            return dict(db.execute(sql.CANCEL_MARKS, {"owner": owner}).fetchall())
+            return orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -360,7 +374,7 @@ class PostgresLedger(Ledger):
 
     @override
     def progress(self, token: Token, progress: Progress) -> None:
-        self._write(sql.PROGRESS, token, progress_values(progress, storable))
+        self._write(sql.PROGRESS, token, progress_values(progress, storable) | {"rate_over": RATE_OVER})
 
     @override
     def last_round(self, namespace: str, queue: str, key: str) -> int | None:
@@ -381,7 +395,7 @@ class PostgresLedger(Ledger):
     @override
     def last_progress(self, id: JobId) -> Progress | None:
         found = self._fetch(sql.LAST_PROGRESS, pk_values(id))
-        return Progress(*found[0]) if found else None
+        return progress_of(*found[0]) if found else None
 
     @override
     def forget(self, id: JobId) -> None:
@@ -392,6 +406,7 @@ class PostgresLedger(Ledger):
         self.flush()
         removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))
         self._change(sql.PURGE_OWNERS, KEEP)
+        self._facts.purge()
         proof.sweep(self._owners_dir, self._holding)
         return removed
 
@@ -442,9 +457,10 @@ class PostgresLedger(Ledger):
         below = (1 << 63) - 1
         while True:
             page = self._fetch(sql.PAGE, values | {"below": below})
-            for *row, is_wanted, number, done, total, note, at in page:
+            for *row, is_wanted, number, done, total, note, at, before_at, before_done in page:
                 if is_wanted:
-                    yield row_of(row, self._is_dead), None if at is None else Progress(done, total, note, at)
+                    progress = None if at is None else progress_of(done, total, note, at, before_at, before_done)
+                    yield row_of(row, self._is_dead), progress
                 below = number
             if len(page) < PAGE_ROWS:
                 return

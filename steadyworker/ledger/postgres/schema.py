@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import LiteralString
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
 
 LIMITED = """
@@ -61,6 +61,113 @@ _SINCE_6: tuple[LiteralString, ...] = (
     ) WITH (fillfactor = 70)
     """,
 )
+ATTEMPTS: tuple[LiteralString, ...] = (
+    # With free space in each page, the end of a run writes its row to the same page, without an update of the index.
+    """
+    CREATE TABLE steadyworker_attempts (
+        number bigint NOT NULL REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
+        fence bigint NOT NULL,
+        owner text NOT NULL,
+        pid bigint NOT NULL,
+        slot bigint NOT NULL,
+        version text NOT NULL,
+        because text NOT NULL,
+        epoch bigint,
+        started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+        ended_at timestamptz,
+        outcome text NOT NULL DEFAULT '',
+        reason text NOT NULL DEFAULT '',
+        error_class text NOT NULL DEFAULT '',
+        error_text text NOT NULL DEFAULT '',
+        traceback text NOT NULL DEFAULT '',
+        checkpoint_before text,
+        checkpoint_after text,
+        peak_memory bigint,
+        PRIMARY KEY (number, fence)
+    ) WITH (fillfactor = 70)
+    """,
+)
+"""The statements that make the table of the runs of each job; the number is the number of the job's row."""
+
+FACTS: tuple[LiteralString, ...] = (
+    "ALTER TABLE steadyworker_owners ADD COLUMN report text",
+    """
+    ALTER TABLE steadyworker_progress
+        ADD COLUMN before_at double precision, ADD COLUMN before_done double precision,
+        ADD COLUMN mark_at double precision, ADD COLUMN mark_done double precision
+    """,
+    """
+    CREATE TABLE steadyworker_link_events (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        at double precision NOT NULL,
+        owner text NOT NULL,
+        queue text NOT NULL,
+        epoch bigint NOT NULL,
+        event text NOT NULL,
+        why text NOT NULL,
+        fence bigint
+    )
+    """,
+    "CREATE INDEX steadyworker_link_events_by_time ON steadyworker_link_events (at)",
+    """
+    CREATE TABLE steadyworker_minutes (
+        at bigint NOT NULL,
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        outcome text NOT NULL,
+        class bigint NOT NULL,
+        runs bigint NOT NULL,
+        PRIMARY KEY (at, namespace, queue, outcome, class)
+    ) WITH (fillfactor = 70)
+    """,
+    """
+    CREATE TABLE steadyworker_pauses (
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        who text NOT NULL,
+        reason text NOT NULL,
+        at timestamptz NOT NULL,
+        PRIMARY KEY (namespace, queue)
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_commands (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        owner text NOT NULL,
+        name text NOT NULL,
+        who text NOT NULL,
+        at timestamptz NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_actions (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        at timestamptz NOT NULL,
+        who text NOT NULL,
+        what text NOT NULL,
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        keys text[] NOT NULL,
+        count bigint NOT NULL,
+        detail text NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_depths (
+        namespace text NOT NULL,
+        queue text NOT NULL,
+        asked_at timestamptz,
+        depth text,
+        measured_at timestamptz,
+        PRIMARY KEY (namespace, queue)
+    ) WITH (fillfactor = 70)
+    """,
+)
+"""The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
+
+RESULTS: tuple[LiteralString, ...] = ()
+"""The statements that make what the ledger keeps of the results of jobs."""
+
 _TABLES: tuple[LiteralString, ...] = (
     """
     CREATE TABLE steadyworker_meta (
@@ -145,6 +252,9 @@ _TABLES: tuple[LiteralString, ...] = (
     )
     """,
     *_SINCE_6,
+    *ATTEMPTS,
+    *FACTS,
+    *RESULTS,
 )
 # With the advisory lock, one process at a time makes or migrates the tables; the four bytes of the lock's number spell `SWLG`.
 _ALONE: LiteralString = "SELECT pg_advisory_xact_lock(1398230087)"
@@ -183,6 +293,7 @@ MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
         "DROP INDEX IF EXISTS steadyworker_jobs_to_wake",
         _UNFINISHED,
     ),
+    7: (*ATTEMPTS, *FACTS, *RESULTS),
 }
 """For each earlier version, the statements that migrate a ledger to the next version."""
 

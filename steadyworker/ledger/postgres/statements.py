@@ -71,7 +71,7 @@ _MOVING = f"""
 """
 
 
-def _committing(level: LiteralString) -> LiteralString:
+def committing(level: LiteralString) -> LiteralString:
     """
     Return the first part of a statement, which sets `synchronous_commit` for the statement's own commit.
 
@@ -99,7 +99,7 @@ def _keeping(claim: LiteralString) -> LiteralString:
 # This statement does not wait for the disk, because the later commit of the claim also makes the draw durable.
 NEXT_FENCE = f"next_fence = greatest(next_fence, floor(extract(epoch FROM {NOW}) * 1000)::bigint) + 1"
 DRAW = f"""
-    {_committing("'off'")} UPDATE steadyworker_meta SET {NEXT_FENCE} FROM committed RETURNING next_fence - 1
+    {committing("'off'")} UPDATE steadyworker_meta SET {NEXT_FENCE} FROM committed RETURNING next_fence - 1
 """
 READ = f"SELECT {COLUMNS} FROM steadyworker_jobs WHERE {_JOB}"
 CLAIM_NEW = _keeping(f"""
@@ -136,7 +136,7 @@ REPLAY = f"""
 """
 # This write does not wait for the disk: if the write is lost, the job only counts as an orphan earlier.
 DEFERRED = f"""
-    {_committing("'off'")}
+    {committing("'off'")}
     UPDATE steadyworker_jobs SET wake_at = greatest(wake_at, {after("%(delay)s")})
     FROM committed WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
 """
@@ -154,7 +154,7 @@ RENEW = f"""
 """
 # Every level except `off` waits for this server's disk, so this statement replaces only `off`, by `on`.
 MAY_COMMIT = f"""
-    {_committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
+    {committing("coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')")}
     UPDATE steadyworker_jobs SET {_LEASE} FROM committed WHERE {_MINE} AND state = 'running'
     RETURNING cancel_reason
 """
@@ -178,7 +178,7 @@ DONE = f"""
 # The next four statements serve several jobs in one transaction, so they lock rows in an order that ends in no deadlock.
 # Claims come first, in the order of their keys; the ends wait for no row.
 DRAW_MANY = f"""
-    {_committing("'off'")} UPDATE steadyworker_meta
+    {committing("'off'")} UPDATE steadyworker_meta
     SET next_fence = greatest(next_fence, floor(extract(epoch FROM {NOW}) * 1000)::bigint) + %(many)s
     FROM committed RETURNING next_fence - %(many)s
 """
@@ -278,21 +278,43 @@ CLEAR_CHECKPOINT = f"""
     UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL
     WHERE {_JOB} AND state NOT IN ('running', 'moving')
 """
+# The mark is a sample that becomes the earlier sample, as soon as it is old enough; so the earlier sample is at most twice as old.
+_OTHER_RUN = "known.fence <> excluded.fence OR known.mark_at IS NULL OR excluded.at < known.mark_at"
+_MARK_IS_OLD = "excluded.done IS NOT NULL AND excluded.at - known.mark_at >= %(rate_over)s"
 PROGRESS = f"""
-    {_committing("'off'")}
-    INSERT INTO steadyworker_progress (uid, fence, done, total, note, at)
-    SELECT uid, fence, %(done)s::float8, %(total)s::float8, %(note)s, %(at)s::float8
+    {committing("'off'")}
+    INSERT INTO steadyworker_progress AS known (uid, fence, done, total, note, at, mark_at, mark_done)
+    SELECT
+        uid, fence, %(done)s::float8, %(total)s::float8, %(note)s, %(at)s::float8,
+        CASE WHEN %(done)s::float8 IS NOT NULL THEN %(at)s::float8 END, %(done)s::float8
     FROM steadyworker_jobs, committed WHERE {_RUN}
-    ON CONFLICT (uid) DO UPDATE
-    SET fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
+    ON CONFLICT (uid) DO UPDATE SET
+        before_at = CASE WHEN {_OTHER_RUN} THEN NULL WHEN {_MARK_IS_OLD} THEN known.mark_at ELSE known.before_at END,
+        before_done = CASE WHEN {_OTHER_RUN} THEN NULL WHEN {_MARK_IS_OLD} THEN known.mark_done ELSE known.before_done END,
+        mark_at = CASE WHEN {_OTHER_RUN} OR {_MARK_IS_OLD} THEN excluded.mark_at ELSE known.mark_at END,
+        mark_done = CASE WHEN {_OTHER_RUN} OR {_MARK_IS_OLD} THEN excluded.mark_done ELSE known.mark_done END,
+        fence = excluded.fence, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at
 """
-CANCEL_MARKS = """
-    SELECT uid, cancel_reason FROM steadyworker_jobs WHERE owner = %(owner)s AND cancel_reason IS NOT NULL
+ORDERS = """
+    SELECT 'cancel', uid, cancel_reason, NULL::text, NULL::text, NULL::float8
+    FROM steadyworker_jobs WHERE owner = %(owner)s AND cancel_reason IS NOT NULL
+    UNION ALL
+    SELECT 'pause', namespace, queue, who, reason, extract(epoch FROM at)::float8 FROM steadyworker_pauses
+    UNION ALL
+    SELECT DISTINCT 'command', NULL::text, NULL::text, NULL::text, NULL::text, NULL::float8
+    FROM steadyworker_commands WHERE owner = %(owner)s
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
-LAST_PROGRESS = (
-    f"SELECT done, total, note, at FROM steadyworker_progress JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
-)
+ATTEMPTS_OF = f"""
+    SELECT
+        run.fence, run.owner, pid, slot, version, because, epoch,
+        extract(epoch FROM run.started_at)::float8, extract(epoch FROM run.ended_at)::float8,
+        outcome, run.reason, run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory
+    FROM steadyworker_attempts AS run JOIN (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AS job USING (number)
+    ORDER BY run.fence
+"""
+_PROGRESS = "done, total, note, at, before_at, before_done"
+LAST_PROGRESS = f"SELECT {_PROGRESS} FROM steadyworker_progress JOIN steadyworker_jobs USING (uid) WHERE {_JOB}"
 LAST_ROUND = """
     SELECT max(round) FROM steadyworker_jobs WHERE namespace = %(namespace)s AND queue = %(queue)s AND key = %(key)s
 """
@@ -301,8 +323,8 @@ LAST_ROUND = """
 PAGE = f"""
     SELECT
         {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool) OR {LAST_OF_ITS_KEY}, number,
-        progress.done, progress.total, progress.note, progress.at
-    FROM steadyworker_jobs LEFT JOIN (SELECT uid, done, total, note, at FROM steadyworker_progress) AS progress USING (uid)
+        {_PROGRESS}
+    FROM steadyworker_jobs LEFT JOIN (SELECT uid, {_PROGRESS} FROM steadyworker_progress) AS progress USING (uid)
     WHERE number < %(below)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
@@ -331,7 +353,7 @@ HOLDING = """
 """
 UNREGISTER = "DELETE FROM steadyworker_owners WHERE owner = %(owner)s"
 OWNERS = f"""
-    SELECT owner, host, queues, extract(epoch FROM {NOW} - seen_at)::float8 FROM steadyworker_owners
+    SELECT owner, host, queues, extract(epoch FROM {NOW} - seen_at)::float8, report FROM steadyworker_owners
     WHERE seen_at > {NOW} - make_interval(secs => %(keep_owners)s)
 """
 BIND = """

@@ -43,10 +43,11 @@ _ABSENT = f"seen_at < {after('- %(absence)s')}"
 # Otherwise the many owners of a queue would wait for each other.
 _REGISTER = f"""
     WITH beaten AS (
-        INSERT INTO steadyworker_owners (owner, host, boot_id, lock_path, queues, seen_at, beat)
-        VALUES (%(owner)s, %(host)s, %(boot)s, %(lock_path)s, %(queues)s, {NOW}, 1)
+        INSERT INTO steadyworker_owners (owner, host, boot_id, lock_path, queues, seen_at, beat, report)
+        VALUES (%(owner)s, %(host)s, %(boot)s, %(lock_path)s, %(queues)s, {NOW}, 1, %(report)s)
         ON CONFLICT (owner) DO UPDATE SET
-            host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at, beat = steadyworker_owners.beat + 1
+            host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at, report = excluded.report,
+            beat = steadyworker_owners.beat + 1
         RETURNING beat
     ), renewed AS (
         UPDATE steadyworker_attended SET seen_at = {NOW} WHERE name IN (

@@ -104,6 +104,7 @@ class LedgerFile:
         self._connection: sqlite3.Connection | None = None
         self._level = ""
         self._later: deque[tuple[str, str, _Values]] = deque()
+        self._ordered = 0
         self._inode: tuple[int, int] | None = None
         self._was_open = False
         self._closed = False
@@ -167,6 +168,15 @@ class LedgerFile:
                     connection.execute(*self._later.popleft()[1:])
             yield connection
             connection.execute("COMMIT")
+
+    def orders_changed(self) -> None:
+        """Note that this process has written an order of a person, such as a cancel mark."""
+        self._ordered += 1
+
+    def orders_version(self, connection: sqlite3.Connection) -> object:
+        """Return a value that stays equal until any process writes an order; it can also change without an order."""
+        # The pragma counts the commits of other connections only.
+        return connection, connection.execute("PRAGMA data_version").fetchone()[0], self._ordered
 
     def later(self, key: str, statement: str, values: _Values) -> None:
         """

@@ -12,7 +12,7 @@ import json
 import secrets
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from steadyworker.ledger.base import (
     JobId,
     KeptMessage,
     Ledger,
+    Orders,
     Orphan,
     OwnerSeen,
     Progress,
@@ -39,6 +40,8 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
+from steadyworker.ledger.facts import Facts, OwnerReport
+from steadyworker.ledger.facts_rows import report_of, report_text
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.shared import (
     KEEP,
@@ -50,9 +53,11 @@ from steadyworker.ledger.shared import (
     mine_values,
     never_dead,
     no_ledger_finding,
+    orders_of,
     orphan,
     permit,
     pk_values,
+    progress_of,
     progress_values,
     purged,
     seen_values,
@@ -60,6 +65,7 @@ from steadyworker.ledger.shared import (
     unusable_finding,
 )
 from steadyworker.ledger.sqlite import schema as sql
+from steadyworker.ledger.sqlite.facts import SqliteFacts
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
 from steadyworker.ledger.sqlite.rows import (
@@ -74,6 +80,9 @@ from steadyworker.ledger.sqlite.rows import (
 from steadyworker.ledger.sqlite.trust import SqliteTrust
 from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
+
+_LISTED = 7
+"""The number of columns that a listing has after those of a row: the row's number, and the progress."""
 
 
 class SqliteLedger(Ledger):
@@ -121,11 +130,18 @@ class SqliteLedger(Ledger):
         self._offset = clock.wall() - clock.boottime()
         self._is_dead = is_dead or self._lock_is_free
         self._trust = SqliteTrust(self._file, self.owners_dir, clock)
+        self._facts = SqliteFacts(self._file, clock)
+        self._orders: tuple[object, Orders] | None = None
 
     @property
     @override
     def url(self) -> str:
         return f"sqlite:{self._path}"
+
+    @property
+    @override
+    def facts(self) -> Facts:
+        return self._facts
 
     @property
     def owners_dir(self) -> Path:
@@ -168,8 +184,8 @@ class SqliteLedger(Ledger):
         return self._fetch(sql.BINDINGS)
 
     @override
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
-        return self._trust.register(owner, host, queues)
+    def register(self, owner: str, host: str, queues: Sequence[str], report: OwnerReport | None = None) -> bool:
+        return self._trust.register(owner, host, queues, report_text(report))
 
     @override
     def unregister(self, owner: str) -> None:
@@ -181,8 +197,10 @@ class SqliteLedger(Ledger):
     def owners(self) -> Sequence[OwnerSeen]:
         now = self._clock.wall()
         return [
-            OwnerSeen(owner, host, tuple(json.loads(queues)), max(0.0, now - at), self._is_dead(owner))
-            for owner, host, queues, at in self._fetch(sql.OWNERS, KEEP | {"now": now})
+            OwnerSeen(
+                owner, host, tuple(json.loads(queues)), max(0.0, now - at), self._is_dead(owner), report_of(report)
+            )
+            for owner, host, queues, at, report in self._fetch(sql.OWNERS, KEEP | {"now": now})
         ]
 
     @override
@@ -331,6 +349,7 @@ class SqliteLedger(Ledger):
     def cancel(self, id: JobId, reason: str) -> State | None:
         values = pk_values(id) | KEEP | {"reason": storable(reason), "now": self._clock.wall()}
         with self._file.transaction() as db:
+            self._file.orders_changed()
             found = db.execute(sql.STATE_OF, values).fetchone()
             if found is not None:
                 db.execute(sql.CANCEL, values)
@@ -344,8 +363,12 @@ class SqliteLedger(Ledger):
         self._change(sql.CONFLICT, pk_values(id))
 
     @override
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
-        return dict(self._fetch(sql.CANCEL_MARKS, {"owner": owner}))
+    def orders(self, owner: str) -> Orders:
+        with self._file.connection() as db:
+            version = owner, self._file.orders_version(db)
+            if self._orders is None or self._orders[0] != version:
+                self._orders = version, orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
+            return self._orders[1]
 
     @override
     def clear_checkpoint(self, id: JobId) -> None:
@@ -374,7 +397,7 @@ class SqliteLedger(Ledger):
     @override
     def last_progress(self, id: JobId) -> Progress | None:
         found = self._fetch(sql.LAST_PROGRESS, pk_values(id))
-        return Progress(*found[0]) if found else None
+        return progress_of(*found[0]) if found else None
 
     @override
     def forget(self, id: JobId) -> None:
@@ -386,6 +409,7 @@ class SqliteLedger(Ledger):
         now = {"now": self._clock.wall()}
         removed = purged(lambda rows: self._change(sql.PURGE, now | {"rows": rows}))
         self._change(sql.PURGE_OWNERS, KEEP | now)
+        self._facts.purge()
         self._file.shrink()
         proof.sweep(self.owners_dir, self._holding)
         return removed
@@ -480,11 +504,11 @@ class SqliteLedger(Ledger):
             yield from map(self._listed, page)
             if len(page) < PAGE_ROWS:
                 return
-            below = page[-1][-5]
+            below = page[-1][-_LISTED]
 
     def _listed(self, found: Sequence[Any]) -> tuple[Row, Progress | None]:
-        *row, _number, done, total, note, at = found
-        return self._row(row), None if at is None else Progress(done, total, note, at)
+        row, progress = found[:-_LISTED], found[-_LISTED + 1 :]
+        return self._row(row), None if progress[3] is None else progress_of(*progress)
 
 
 def _new_uid(number: int) -> str:

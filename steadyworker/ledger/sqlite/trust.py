@@ -63,9 +63,9 @@ class SqliteTrust:
         self._boot = proof.boot_id()
         self._count = 0
 
-    def register(self, owner: str, host: str, queues: Sequence[str]) -> bool:
+    def register(self, owner: str, host: str, queues: Sequence[str], report: str | None) -> bool:
         """
-        Register this owner of these queues; return False if the ledger went back in time.
+        Register this owner of these queues, with the JSON of its report; return False if the ledger went back in time.
 
         If the ledger went back in time, all its jobs become old records.
         If a queue had no owner for an hour, the jobs of this queue become old records.
@@ -74,6 +74,8 @@ class SqliteTrust:
         values = {"owner": owner, "host": host, "lock_path": lock, "queues": json.dumps(list(queues))}
         with self._file.transaction() as db:
             db.execute(sql.REGISTER, {**values, "boot": self._boot, "now": now})
+            if report is not None:
+                db.execute(sql.REPORT, {"owner": owner, "report": report})
             count, incarnation = db.execute(sql.COUNTED).fetchone()
             known, inode = self._known(), self._file.inode
             whole = count >= known and incarnation in {None, inode}

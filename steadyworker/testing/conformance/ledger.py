@@ -15,15 +15,16 @@
 from __future__ import annotations
 
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
+from steadyworker.testing.conformance.ledger_facts import FactPromises
 from steadyworker.testing.conformance.ledger_messages import MessagePromises
 from steadyworker.testing.conformance.ledger_record import RecordPromises
 from steadyworker.testing.conformance.ledger_turns import TurnPromises
 from steadyworker.testing.conformance.ledger_writes import WritePromises
 
 
-class LedgerSuite(ClaimPromises, WritePromises, RecordPromises, MessagePromises, TurnPromises):
+class LedgerSuite(ClaimPromises, WritePromises, RecordPromises, MessagePromises, TurnPromises, FactPromises):
     """
-    Tests of every promise of `steadyworker.ledger.base.Ledger`.
+    Tests of every promise of `steadyworker.ledger.base.Ledger` and `steadyworker.ledger.facts.Facts`.
 
     Subclass it, and implement `make_ledger` and `saved` (see `LedgerBench`).
     """

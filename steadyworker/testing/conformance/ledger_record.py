@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, Ledger, Progress, State
+from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, Ledger, Orders, Progress, State
 from steadyworker.ledger.retention import DAY
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
@@ -121,7 +121,7 @@ class RecordPromises(LedgerBench):
 
     def test_cancel_marks_are_read_for_the_jobs_that_an_owner_holds(self, ledger: Ledger) -> None:
         """
-        `cancel_marks` returns the reasons by uid.
+        `orders` returns the reasons by uid.
 
         It leaves out jobs without a mark, jobs that have ended, and jobs of other owners.
         """
@@ -130,9 +130,9 @@ class RecordPromises(LedgerBench):
         for key in ("a", "b", "d"):
             ledger.cancel(rows[key].id, f"wrong month {key}")
         ledger.done(rows["b"].token)
-        assert ledger.cancel_marks(ME) == {rows["a"].uid: "wrong month a"}
-        assert ledger.cancel_marks(OTHER) == {rows["d"].uid: "wrong month d"}
-        assert ledger.cancel_marks("unknown") == {}
+        assert ledger.orders(ME).cancels == {rows["a"].uid: "wrong month a"}
+        assert ledger.orders(OTHER).cancels == {rows["d"].uid: "wrong month d"}
+        assert ledger.orders("unknown") == Orders({})
 
     def test_a_cancel_that_is_quicker_than_its_job_makes_the_row(self, ledger: Ledger) -> None:
         """The row is `interrupted`, has no owner, and matches any body."""
