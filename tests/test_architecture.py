@@ -62,8 +62,10 @@ FLOORS: dict[str, int] = {
     # 6. What is done with a delivery, and what is sent.
     "runner/": 6,
     "client.py": 6,
+    "actions/": 6,
     # 7-8. Shell.
     "service/": 7,
+    "actions/letters.py": 7,  # dead letters are a wing that floors above the runner see
     "deploy/": 7,
     "cli/": 8,
     "__main__.py": 8,

@@ -11,13 +11,14 @@ from functools import partial
 from pika import BlockingConnection
 from pika.adapters.select_connection import IOLoop
 from pika.channel import Channel
-from pika.exceptions import AMQPError
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 from typing_extensions import override
 
 from steadyworker.adapter import (
     Capabilities,
     Delays,
     Finding,
+    Purges,
     QueueSpec,
     Renamable,
     Settings,
@@ -41,7 +42,7 @@ from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import RabbitmqUrl, parse_url
 
 
-class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], Renamable):
+class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], Purges, Renamable):
     """
     The adapter for one queue of one virtual host and one worker process. The adapter connects at its first use.
 
@@ -144,6 +145,16 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
         if url.tls is None:
             found += unencrypted(url.addresses, "amqps:// in --broker")
         return found
+
+    @override
+    def purge(self) -> int:
+        with self._visit("purges its queue") as connection, translated(str(self._first)):
+            try:
+                return int(connection.channel().queue_purge(self._spec.queue).method.message_count)
+            except ChannelClosedByBroker as refused:
+                if is_missing(refused):
+                    return 0
+                raise
 
     @contextmanager
     @override

@@ -17,6 +17,7 @@ from steadyworker.adapter import (
     Delivery,
     Finding,
     OutgoingMessage,
+    Purges,
     QueueSpec,
     Settings,
     Settle,
@@ -40,7 +41,7 @@ from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 _finding = FindingTexts("steadyworker_sqlite")
 
 
-class SqliteAdapter(Adapter):
+class SqliteAdapter(Adapter, Purges):
     """
     One queue of one broker file, consumed by one worker process.
 
@@ -140,6 +141,10 @@ class SqliteAdapter(Adapter):
             *access_findings("the broker file", self.path),
             *(_finding("embedded.missing-queue", queue=queue, path=self.path) for queue in missing),
         ]
+
+    @override
+    def purge(self) -> int:
+        return self._publisher.ask(lambda store: store.purge(self._spec.queue)) if self.exists() else 0
 
     @contextmanager
     @override

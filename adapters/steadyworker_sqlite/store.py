@@ -367,6 +367,15 @@ class Store:
         elif self._db.execute("DELETE FROM deliveries WHERE seq = ? AND consumer = ? AND count = ?", held).rowcount:
             self._db.execute("DELETE FROM messages WHERE seq = ?", (seq,))
 
+    def purge(self, queue: str) -> int:
+        """Remove the messages of a queue that are due, and that no consumer holds; return their number."""
+        with self.transaction(durable=True):
+            values = {"queue": queue, "now": self._clock.boottime()}
+            due = self._db.execute(f"SELECT m.seq {_READY} AND m.due <= :now", values).fetchall()
+            for table in ("deliveries", "messages"):
+                self._db.executemany(f"DELETE FROM {table} WHERE seq = ?", due)
+        return len(due)
+
     def shrink(self) -> None:
         """Return some of the free pages to the file system, if more than half of the file is free."""
         with translated(self.path):

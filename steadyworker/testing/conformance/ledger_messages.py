@@ -528,9 +528,7 @@ class MessagePromises(LedgerBench):
         assert ledger.reschedule(seen(ledger), 0.0, 0.0)
         row = seen(ledger)
         assert (row.due_in, row.hop) == (0.0, 1)
-        claim = ledger.claim(Claimed(JOB, row, ME, 2, BODY, Counters()))
-        assert claim is not None
-        assert claim.hop == 2
+        assert kept(ledger, seen=row, hop=2).hop == 2
 
     @pytest.mark.parametrize("state", [state for state in State if state is not State.MOVED])
     def test_only_a_retry_that_waits_gets_another_time(self, ledger: Ledger, state: State) -> None:
