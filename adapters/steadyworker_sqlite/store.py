@@ -372,8 +372,8 @@ class Store:
         with self.transaction(durable=True):
             values = {"queue": queue, "now": self._clock.boottime()}
             due = self._db.execute(f"SELECT m.seq {_READY} AND m.due <= :now", values).fetchall()
-            for table in ("deliveries", "messages"):
-                self._db.executemany(f"DELETE FROM {table} WHERE seq = ?", due)
+            self._db.executemany("DELETE FROM deliveries WHERE seq = ?", due)
+            self._db.executemany("DELETE FROM messages WHERE seq = ?", due)
         return len(due)
 
     def shrink(self) -> None:

@@ -133,7 +133,9 @@ class JobActions(QueueActions):
 
         def one(id: JobId) -> Handled:
             if delay > 0 and self._adapter.capabilities.delays is Delays.NONE:
-                return Handled(id.key, None, "cannot wait, because its broker has no delays: retry it when its time comes")
+                return Handled(
+                    id.key, None, "cannot wait, because its broker has no delays: retry it when its time comes"
+                )
             for _ in range(_ROUNDS):
                 row, kept, problem = self._waiting(id)
                 if row is not None and row.state is not State.MOVED:
@@ -158,14 +160,22 @@ class JobActions(QueueActions):
         """Return the row and the message of a job that waits, or the reason why the job needs no message or has none."""
         row = self._ledger.read(id)
         if row is None:
-            return None, None, "is not in the ledger: send the job; a delayed message with the same key then counts as a duplicate"
+            return (
+                None,
+                None,
+                "is not in the ledger: send the job; a delayed message with the same key then counts as a duplicate",
+            )
         if problem := needs_no_message(row):
             return row, None, problem
         if (kept := self._ledger.message(id)) is None:
             queue, key = shlex.quote(id.queue), shlex.quote(id.key)
-            return row, None, (
-                "has no message in the ledger: send the same message again, with "
-                f"`steadyworker send {queue} … --key {key} --again`; the job continues from its last checkpoint"
+            return (
+                row,
+                None,
+                (
+                    "has no message in the ledger: send the same message again, with "
+                    f"`steadyworker send {queue} … --key {key} --again`; the job continues from its last checkpoint"
+                ),
             )
         return row, kept, ""
 

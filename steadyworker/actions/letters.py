@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from steadyworker.actions.report import Each, Handled, QueueActions, Report, no_report
+from steadyworker.actions.report import Handled, QueueActions, Report
 from steadyworker.adapter import Delays
 from steadyworker.deadletters import DeadLetterQueue, Replayed
 from steadyworker.errors import SteadyWorkerError
@@ -92,7 +92,9 @@ class LetterActions(QueueActions):
         """
         capabilities = self._links.adapter(self._queue).capabilities
         if delay > 0 and capabilities.delays is Delays.NONE:
-            raise SteadyWorkerError("Expected a broker with delays, got one without: replay the letters without a delay.")
+            raise SteadyWorkerError(
+                "Expected a broker with delays, got one without: replay the letters without a delay."
+            )
         where = _among(chosen)
         handled: list[Handled] = []
 

@@ -36,8 +36,13 @@ VERBS = (
     "check",
     "jobs",
     "retry",
+    "reschedule",
     "cancel",
     "dead",
+    "pause",
+    "resume",
+    "purge",
+    "actions",
     "deploy",
     "adapters",
 )
