@@ -75,6 +75,21 @@ def test_not_ready_is_alive_and_names_the_cause(probed: Probed) -> None:
     assert (response.status, body) == (503, "broker: refused\ndraining\n")
 
 
+def test_a_paused_process_is_ready_and_names_the_pause(probed: Probed) -> None:
+    """A rolling deploy waits until each process is ready, so a pause must not stop it."""
+    probed.snapshot = Snapshot(pauses=("exports: paused by ada@ops: disk is full",))
+    response, body = probed.ask("GET", "/readyz")
+    assert (response.status, body) == (200, "exports: paused by ada@ops: disk is full\n")
+    assert probed.ask("GET", "/livez")[1] == "ok\n"
+    assert json.loads(probed.ask("GET", "/readyz", accept="application/json")[1]) == {
+        "ok": True,
+        "reasons": ["exports: paused by ada@ops: disk is full"],
+    }
+    probed.snapshot = Snapshot(unready=("broker: refused",), pauses=("exports: paused by ada@ops",))
+    response, body = probed.ask("GET", "/readyz")
+    assert (response.status, body) == (503, "broker: refused\nexports: paused by ada@ops\n")
+
+
 def test_not_alive_is_not_ready_either(probed: Probed) -> None:
     probed.snapshot = Snapshot(unlive=("stuck: io",), unready=("quiet",))
     assert probed.ask("GET", "/livez")[1] == "stuck: io\n"

@@ -5,7 +5,7 @@ Each job has one row; (namespace, queue, key, round) is the row's primary key.
 A replay of a dead letter, or a send with `again=True`, raises the round.
 The row records the worker process that runs the job, the end of its lease, the job's checkpoint, and the job's outcome.
 Beside the row, the ledger keeps the job's message, so a claimed job does not depend on the broker's copy.
-The ledger records no event of a connection, so no event of a connection starts a job again.
+No event of a connection changes a row, so no event of a connection starts a job again.
 
 `base` has the Protocol of all ledgers, and `facts` has what a ledger records for people, which decides nothing.
 `sqlite` implements this Protocol for one host, and `postgres` for a fleet; `shared` has the code that both use.
@@ -31,7 +31,7 @@ A retry that arrives also claims a row that is still `moving`, because the arriv
 A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark in the job's row.
 If the job has no row, `Client.cancel` inserts an `interrupted` row, which fits a message with any body.
-Each worker process reads the marks of its running jobs every 2 s, in one query.
+Each worker process reads the marks of its running jobs every 2 s, in one query; the same query reads the pauses of queues.
 If a job has a cancel mark, the ledger refuses every commit of the job's exports, so an accepted cancel stops every later commit.
 If a job already has a mark at its claim, the job does not run, and becomes a dead letter.
 
@@ -108,7 +108,7 @@ Each worker process asks the ledger every 30 s for orphans of its own queues.
 A worker process runs an orphan only if this process would have received the job's message.
 All of these conditions must hold:
 
-- the process has a prefetch above 0, because it is not quiet, draining, blocked or unfit, and has a free slot;
+- the process has a prefetch above 0, because it is not quiet, draining, blocked or unfit, its queue is not paused, and it has a free slot;
 - by the monotonic clock, the process has renewed its leases and consumed from the broker without a gap for `orphan_after` seconds;
 - the process has asked for a message, and has received no message for `answers_within` seconds, a time that the adapter names.
 
@@ -147,9 +147,18 @@ A row that `cancel` inserted for a job that was never claimed is no orphan.
 | a dead letter that is lost | `dead replay` uses the kept message; `dead drop` deletes the kept message with the row |
 | `send --again` | makes another round, which replaces the unfinished round; the unfinished round becomes `dead` without a run, unless its message comes first |
 | `--max-jobs` | counts a run of an orphan like any run; it does not count an orphan whose settlement a process only completes |
-| quiet, draining | the process runs no orphan, because it receives no message |
+| quiet, draining, paused | the process runs no orphan, because it receives no message |
 | two Workers on one ledger | each worker process asks for the orphans of its own queues; if two processes have the same queue, only one process gets the job |
 | a changed namespace | the jobs under the old name have no owner, so no worker process runs them by itself |
+
+A paused queue
+--------------
+A person pauses a queue with `Facts.pause`; the pause stays in the ledger until a person ends it.
+Each worker process of the fleet then sets the prefetch of this queue to 0: within 2 s if a job runs here, otherwise within 4 s.
+The process keeps its connection, its jobs go on, and the process is ready.
+A process that starts during the pause, or whose ledger comes back, reads the pause before it receives a message.
+A process of a version without pauses does not obey.
+The broker keeps the messages meanwhile, so retries and scheduled jobs wait, too.
 
 The holder of a row
 -------------------
@@ -223,6 +232,7 @@ Retention of rows
   A ledger commits the confirms of the last second together, so a kill can lose them; these rows then stay 14 days, too.
 - `dead`: 30 days, or until its dead letter is replayed or dropped.
 - The message of a job: until the job is `done`, and never longer than its row.
+- Facts: events of links, commands and depths for a day, counts of a minute for two days, actions for 90 days, and a pause until a person ends it.
 
 The first claim of a replay (round + 1) copies the checkpoint from the row of the previous round.
 

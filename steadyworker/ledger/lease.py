@@ -4,19 +4,22 @@ The renewal of leases, in the keeper's thread.
 A run may commit for some time after a renewal; this time counts from the *start* of the last renewal that the ledger granted.
 So a slow reply of the ledger does not make a lease seem longer than it is.
 One keeper serves every Worker of the process, so that one transaction renews all leases.
-Between renewals, the keeper reads the cancel marks of the jobs that run here, with one query.
-If no job runs here, the keeper sends no query.
+Between renewals, the keeper reads the orders of people, with one query: cancel marks of the jobs that run here, pauses, commands.
+While no job runs here, the keeper reads half as often.
+After each renewal, the keeper lets the process write its facts; if the ledger does not respond then, these facts are lost.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from steadyworker.clock import Clock, Times
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Ledger, Renewal, Token
+from steadyworker.ledger.base import Ledger, Orders, Renewal, Token
+from steadyworker.ledger.facts import Facts, OwnerCommand, OwnerReport, Pause
 
 _HURRY_WHEN_AWAY = 15
 """
@@ -26,6 +29,9 @@ While the ledger is unreachable, the keeper renews after the shortest time, beca
 Even after `hurry`, the time between two renewals is not shorter.
 """
 
+
+_FACTS_WITHIN = 1.0
+"""Seconds after which a turn writes no facts, so that a slow ledger does not delay the next renewal further."""
 
 QUIET = " (quiet)"
 """The suffix of a registered queue's name while its owner lives, but consumes no messages from the queue."""
@@ -56,6 +62,10 @@ class Holder(Protocol):
         """Receive the cancel marks of jobs that run in this process, by uid; called from the keeper's thread."""
         ...
 
+    def paused(self, pauses: Sequence[Pause]) -> None:
+        """Receive all pauses of queues, at each change of them; called from the keeper's thread."""
+        ...
+
     def ledger_lost(self, cause: str) -> None:
         """Note that the ledger is unreachable; called from the keeper's thread."""
         ...
@@ -66,14 +76,16 @@ class Keeper:
     The renewal of all leases of this process.
 
     1. `turn` renews once and reports to each holder; if the ledger is unreachable, `turn` reports this, and raises nothing.
-    2. `read_cancels` reads the cancel marks and reports them; if the ledger is unreachable, the next turn comes soon.
+       `turn` also reads the orders, before the holders get their renewals, so that no process forgets a pause in an outage.
+    2. `read_orders` reads the orders and reports them; if the ledger is unreachable, the next turn comes soon.
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
-       `run` reads the cancel marks every `times.cancel_poll` seconds.
+       `run` reads the orders every `times.cancel_poll` seconds, or every second time while no job runs here.
     4. `hurry` makes the next turn come soon; `end` makes `run` return.
     5. While this owner has `left` a queue, or is `quiet` there, the keeper registers the queue with the suffix `QUIET`.
        An owner that `holds` a delivery still counts as a consumer, so the keeper then registers the queue without the suffix.
     6. The broker can count one owner as several consumers of a queue (`consumers`); the keeper registers the queue that many times.
     7. The keeper calls `went_back` if `register` reports that the ledger went back in time.
+    8. The keeper registers the owner with its `report`, passes its commands to `obey`, and calls `write_facts` after each quick renewal.
     """
 
     def __init__(
@@ -89,6 +101,9 @@ class Keeper:
         holds: Callable[[str], bool] = lambda _: False,
         consumers: Callable[[str], int] = lambda _: 1,
         went_back: Callable[[], None] = lambda: None,
+        report: Callable[[], OwnerReport | None] = lambda: None,
+        obey: Callable[[Sequence[OwnerCommand]], None] = lambda _commands: None,
+        write_facts: Callable[[Facts], None] = lambda _facts: None,
     ) -> None:
         self.last_turn = clock.monotonic()
         self.away = False
@@ -101,6 +116,10 @@ class Keeper:
         self._holds = holds
         self._consumers = consumers
         self._went_back = went_back
+        self._report = report
+        self._obey = obey
+        self._write_facts = write_facts
+        self._pauses: tuple[Pause, ...] = ()
         self._holders = holders
         self._clock = clock
         self._times = times
@@ -116,7 +135,8 @@ class Keeper:
         try:
             answers = iter(self._ledger.renew(tokens))
             names = [name for queue in self._queues for name in self._registered(queue)]
-            whole = self._ledger.register(self._owner, self._host, names)
+            whole = self._ledger.register(self._owner, self._host, names, self._report())
+            orders = self._ledger.orders(self._owner)
         except LedgerUnavailable as error:
             self.away = True
             for holder, _ in held:
@@ -125,8 +145,13 @@ class Keeper:
             self.away = False
             if not whole:
                 self._went_back()
+            with suppress(LedgerUnavailable):
+                self._pass_on(orders)
             for holder, theirs in held:
                 holder.renewed(began, [(token, next(answers)) for token in theirs])
+            if self._clock.boottime() - began < _FACTS_WITHIN:
+                with suppress(LedgerUnavailable):
+                    self._write_facts(self._ledger.facts)
         self.last_turn = self._clock.monotonic()
 
     def _registered(self, name: str) -> list[str]:
@@ -134,31 +159,44 @@ class Keeper:
         away = name in self._left or self._quiet(name)
         return [f"{name}{QUIET}"] if away and not self._holds(name) else [name] * self._consumers(name)
 
-    def read_cancels(self) -> None:
-        """Read the cancel marks of the jobs that run here, and report them to the holders."""
-        if not any(holder.tokens() for holder in self._holders):
-            return
+    def read_orders(self) -> None:
+        """Read the orders of people, and report them to the holders."""
         try:
-            marks = self._ledger.cancel_marks(self._owner)
+            self._pass_on(self._ledger.orders(self._owner))
         except LedgerUnavailable:
             self.hurry()  # the turn reports it
-            return
-        if marks:
+
+    def _pass_on(self, orders: Orders) -> None:
+        """Report orders: each cancel mark, each change of the pauses, and the commands; raise LedgerUnavailable if no command can be read."""
+        if orders.cancels:
             for holder in self._holders:
-                holder.cancelled(marks)
+                holder.cancelled(orders.cancels)
+        if orders.pauses != self._pauses:
+            self._pauses = orders.pauses
+            for holder in self._holders:
+                holder.paused(orders.pauses)
+        if orders.commands:
+            self._obey(self._ledger.facts.commands(self._owner))
+
+    @property
+    def _idle(self) -> bool:
+        return not any(holder.tokens() for holder in self._holders)
 
     def run(self) -> None:
         """
-        Renew leases, and read the marks of cancelled jobs, until `end`; the body of the keeper's thread.
+        Renew leases, and read orders, until `end`; the body of the keeper's thread.
 
         The first turn comes at once.
         If `turn` was called before `run`, the first turn comes when it is due, or after `hurry`.
         """
         soon = self._times.renew / _HURRY_WHEN_AWAY
         due = self.last_turn + self._times.renew if self._begun else self._clock.monotonic()
+        skipped = False
         while True:
             while not (self.away or self._wake.is_set()) and (left := due - self._clock.monotonic()) > 0:
-                self.read_cancels()
+                skipped = self._idle and not skipped
+                if not skipped:
+                    self.read_orders()
                 self._wake.wait(min(left, self._times.cancel_poll))
             if self._over.is_set():
                 return

@@ -13,6 +13,11 @@ Readiness, the text about it, and the catalogue's entry all come from these reas
 | `setup` | the start, or the failure of a slot | the slot is ready |
 | `stage` | the stage `quiet`, or a stop | the stage `running` |
 | `work queue`, `later queue`, `dead queue` | a message that the broker does not accept for this target | no plan waits to publish there |
+
+A pause of the queue (`Facts.pause`) is no such reason: the runner accepts no message, but the process is ready.
+A person has ordered the pause, and the process can accept messages as soon as the pause ends.
+So an operator can deploy a new version while a queue is paused, although a rolling deploy waits until each new process is ready.
+`/readyz` then responds with 200, and names the pause in the body.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ HOST = "host"
 CONSUMERS = "consumers"
 SETUP = "setup"
 STAGE = "stage"
+PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)

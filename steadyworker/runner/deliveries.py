@@ -220,8 +220,7 @@ class Deliveries:
     def may_begin(self) -> bool:
         """Return whether a new job could begin at once."""
         return (
-            self._state.stage is Stage.RUNNING
-            and not self._state.unfit
+            not self._state.closed
             and not self._state.ledger_away
             and not self._deps.quota.spent
             and self._state.free_slot() is not None
@@ -274,7 +273,7 @@ class Deliveries:
 
     def _claim(self, envelope: Envelope, row: Row | None, claim: Claim) -> bool:
         delivery = envelope.delivery
-        if self._state.stage is not Stage.RUNNING or self._state.unfit:
+        if self._state.closed:
             self._give_back(delivery)
             return True
         if self._state.unreaped(envelope.id):

@@ -10,6 +10,7 @@ from steadyworker.clock import Clock
 from steadyworker.errors import MessageRefused
 from steadyworker.events import JobSettled
 from steadyworker.ledger.base import Moving, Row, State, Token, Verdict
+from steadyworker.ledger.facts import Pause
 from steadyworker.outcome import SNOOZED, Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan
 from steadyworker.runner.state import Run
@@ -160,6 +161,15 @@ def replaced(ledger: str) -> None:
     what = "a stand-by, a restored backup or another file is in its place, and may lack what was written last"
     log = get_logger("steadyworker.runner")
     log.warning("ledger_replaced", ledger=ledger, what=what, remedy=_WENT_BACK, explain="ledger.lost-history")
+
+
+def paused(queue: str, pause: Pause | None) -> None:
+    """Log the begin or the end of a queue's pause."""
+    log = get_logger("steadyworker.runner")
+    if pause is None:
+        log.info("queue_resumed", queue=queue)
+    else:
+        log.info("queue_paused", queue=queue, who=pause.who, reason=pause.reason)
 
 
 def row_locked(token: Token) -> None:

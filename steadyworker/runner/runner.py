@@ -11,7 +11,7 @@ This thread also serves the process slots, which have no threads: it polls their
 
     adapter's I/O thread ── Connected, Delivered, Lost, Unreachable ──┐
     slots ── Ready, Unready, Progressed, Asked, Ended ────────────────┤
-    keeper ── Renewed, Cancelled, LedgerLost ─────────────────────────┼──→ inbox ──→ handle
+    keeper ── Renewed, Cancelled, Paused, LedgerLost ─────────────────┼──→ inbox ──→ handle
     consumer audit ── AuditResult ────────────────────────────────────┤
     settler ── PlanResult ────────────────────────────────────────────┤
     worker process ── Staged, ServiceEvent ───────────────────────────┘
@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 
 from steadyworker.adapter import Blocked, Connected, Delivered, Lost, Signal, Unblocked, Undelivered, Unreachable
 from steadyworker.ledger.base import Renewal, Token
+from steadyworker.ledger.facts import Pause
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Interrupted
 from steadyworker.runner import report
@@ -45,6 +46,7 @@ from steadyworker.runner.state import (
     Deps,
     Inbox,
     LedgerLost,
+    Paused,
     Phase,
     PlanResult,
     Renewed,
@@ -58,7 +60,9 @@ from steadyworker.slots.base import Asked, Ended, Progressed, Ready, SlotEvent, 
 from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.loss_reasons import REASONS, reason_of
 
-RunnerEvent = Signal | SlotEvent | Renewed | Cancelled | LedgerLost | PlanResult | Staged | ServiceEvent | AuditResult
+RunnerEvent = (
+    Signal | SlotEvent | Renewed | Cancelled | Paused | LedgerLost | PlanResult | Staged | ServiceEvent | AuditResult
+)
 
 _WRITES_EVERY = 1.0
 """
@@ -184,6 +188,7 @@ class Runner:
         match event:
             case Connected(epoch=epoch):
                 causes.pop(BROKER, None)
+                self.deps.note_link("connected", epoch, "")
                 self._was_connected = True
                 self.deliveries.connected(epoch)
             case Delivered(delivery=delivery):
@@ -197,8 +202,10 @@ class Runner:
                 causes[BROKER] = Cause(cause, event.explain)
                 self.final = cause if final and not self._was_connected else self.final
             case Blocked(cause=cause):
+                self.deps.note_link("blocked", None, cause)
                 causes[ALARM] = Cause(cause, event.explain)
             case Unblocked():
+                self.deps.note_link("unblocked", None, "")
                 causes.pop(ALARM, None)
             case Undelivered(key=key, error=error, fate=fate):
                 report.refused(self.deps.spec.queue, key, error, fate)
@@ -230,6 +237,8 @@ class Runner:
                 self._renewed(event)
             case Cancelled():
                 self._cancelled(event)
+            case Paused(pause=pause):
+                self._pause(pause)
             case LedgerLost(cause=cause):
                 self.runs.ledger_lost(cause)
             case PlanResult():
@@ -242,6 +251,7 @@ class Runner:
     def _disconnected(self, signal: Lost) -> None:
         self.state.causes[BROKER] = Cause(signal.cause, signal.explain)
         self._losses[reason_of(signal.cause)] += 1
+        self.deps.note_link("lost", signal.epoch, signal.cause)
 
     def _end_turn(self) -> None:
         """End the turn: decide on held deliveries, set the prefetch, and update the values that other threads read."""
@@ -285,8 +295,7 @@ class Runner:
     def _closed(self) -> bool:
         """True while the runner may begin no job, even if slots are free."""
         state = self.state
-        ends = state.stage is not Stage.RUNNING or state.unfit or self.deps.quota.spent
-        return ends or state.ledger_away or bool(self.audit_result.cause)
+        return state.closed or self.deps.quota.spent or state.ledger_away or bool(self.audit_result.cause)
 
     @property
     def quiet(self) -> bool:
@@ -330,6 +339,11 @@ class Runner:
         """Receive the cancel marks of jobs that run in this process; the keeper calls this (`Holder`)."""
         self.post(Cancelled(marks))
 
+    def paused(self, pauses: Sequence[Pause]) -> None:
+        """Receive all pauses of queues; the keeper calls this (`Holder`)."""
+        queue = (self.deps.namespace, self.deps.spec.queue)
+        self.post(Paused(next((pause for pause in pauses if (pause.namespace, pause.queue) == queue), None)))
+
     def ledger_lost(self, cause: str) -> None:
         """Note that the ledger did not respond; the keeper calls this (`Holder`)."""
         self.post(LedgerLost(cause))
@@ -361,6 +375,13 @@ class Runner:
             if (reason := event.marks.get(run.token.uid)) is not None:
                 self.runs.cancel(run, reason)
 
+    def _pause(self, pause: Pause | None) -> None:
+        """Begin or end the pause of this queue: the prefetch changes at the end of this turn, and no run ends."""
+        before, self.state.pause = self.state.pause, pause
+        if pause != before:
+            report.paused(self.deps.spec.queue, pause)
+            self.state.reconsider()
+
     def _go_on(self) -> None:
         """Continue everything that waited for the ledger, or for a run to be trusted again."""
         self.runs.explain_refusals()
@@ -375,6 +396,8 @@ class Runner:
     # --- stopping --------------------------------------------------------------------------------------------------
 
     def _staged(self, stage: Stage, *, kill: bool) -> None:
+        if stage >= Stage.DRAINING > self.state.stage:
+            self.deps.note_link("draining", None, "")
         self.state.stage = stage
         for slot in self.deps.slots:
             if stage >= Stage.DRAINING:
@@ -441,6 +464,20 @@ class Runner:
         if state.stage is not Stage.RUNNING:
             causes[STAGE] = Cause(state.stage.name.lower())
         return causes
+
+    @property
+    def pause(self) -> Cause | None:
+        """The pause of this queue that the runner obeys, with the person and the reason, or None; any thread may read this."""
+        pause = self.state.pause
+        if pause is None:
+            return None
+        return Cause(f"by {pause.who}: {pause.reason}" if pause.reason else f"by {pause.who}")
+
+    @property
+    def busy(self) -> int:
+        """The number of slots that have a run; any thread may read this."""
+        runs = tuple(self.state.by_fence.values())  # copied in one step, because the runner's thread changes the table
+        return sum(run.slot is not None for run in runs)
 
     def reading(self) -> QueueReading:
         """Return the runner's state for `/metrics`; any thread may call this."""

@@ -28,6 +28,7 @@ from steadyworker.delivery import Delivery
 from steadyworker.errors import NotPublished, PublishFailed
 from steadyworker.events import Listener
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Progress, Renewal, Row, Token
+from steadyworker.ledger.facts import LinkChange, Pause
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Outcome
 from steadyworker.runner.causes import BROKER, HOST, LEDGER, Cause
@@ -84,6 +85,7 @@ class Deps:
     `worker` names this process in events and dead letters.
     `submit` runs a callable on another thread, because a settlement can wait for the broker; the simulation runs it at once.
     `hurry` asks the keeper to call the ledger now instead of at the next renewal.
+    `note_link` records an event of the link to the broker, with the connection's epoch (None for the last one) and the cause, for people.
     `remember_folder` records a folder in which an export has a staging folder; a later chore then removes what a job left there.
     Without `adoption`, the runner defers each redelivery of its own runs' messages.
     Adoption saves time; correctness does not depend on it.
@@ -105,6 +107,7 @@ class Deps:
     quota: Quota = field(default_factory=Quota)
     services: Mapping[str, JobService] = field(default_factory=dict)
     remember_folder: Callable[[bytes], None] = lambda _folder: None
+    note_link: Callable[[LinkChange, int | None, str], None] = lambda _event, _epoch, _why: None
     max_body: int = 1 << 20
     adoption: bool = True
     stop_on_ledger_loss: bool = False
@@ -195,6 +198,7 @@ class RunnerState:
         failing: The plans that could not publish, each with the error; the runner tries again after a while.
         parked: The plans with a message that the broker never accepts, each with the cause; their deliveries stop no other job.
         adopt_until: The monotonic time until which the slots of detached runs count in the prefetch.
+        pause: The pause of this queue; None if the queue is not paused.
         paused: True if the prefetch is 0 until the end of this turn, so that a released message does not return at once.
     """
 
@@ -210,6 +214,7 @@ class RunnerState:
         self.failing: dict[SettlementPlan, PublishFailed] = {}
         self.parked: dict[SettlementPlan, str] = {}
         self.adopt_until = 0.0
+        self.pause: Pause | None = None
         self.paused = False
         self._slots = deps.slots
         self._clock = deps.clock
@@ -224,6 +229,11 @@ class RunnerState:
     def unfit(self) -> bool:
         """True when a run has reported that this host cannot run the Worker's jobs."""
         return HOST in self.causes
+
+    @property
+    def closed(self) -> bool:
+        """True while a stage, a report of a run, or a pause forbids that a job begins."""
+        return self.stage is not Stage.RUNNING or self.unfit or self.pause is not None
 
     @property
     def parked_deliveries(self) -> int:
@@ -346,6 +356,13 @@ class Cancelled:
     """The cancel marks of jobs that run here: the reasons, by the jobs' uids."""
 
     marks: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A change of the pause of this queue; None if the pause is over."""
+
+    pause: Pause | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from steadyworker.adapter import Delays
 from steadyworker.delivery import KEY, Delivery, OutgoingMessage, Redelivered, Target
 from steadyworker.errors import TargetFull
-from steadyworker.lifecycle import Stage
 from steadyworker.runner import planning
 from steadyworker.runner.envelope import Envelope, identify
 from steadyworker.runner.runs import Runs
@@ -163,7 +162,7 @@ class UnkeyedMessages:
 
     def _may_begin_soon(self) -> bool:
         """Return whether a new job only waits for the ledger, or for a slot whose child is being replaced."""
-        begins_jobs = self._state.stage is Stage.RUNNING and not self._deps.quota.spent
+        begins_jobs = not self._state.closed and not self._deps.quota.spent
         return begins_jobs and (self._state.ledger_away or self._state.warming())
 
     def _begin_job(self, delivery: Delivery, message: OutgoingMessage) -> None:

@@ -18,5 +18,7 @@ The worker process: its parts are wired, started, watched and stopped here.
 | `health.py` | the HTTP server of `/livez`, `/readyz` and `/metrics` |
 | `pool.py` | the threads for settlements that wait for the broker |
 | `reload.py` | starts the process again when a file of its code changes (`run --reload`) |
+| `owner_report.py` | the report that the process registers at each renewal |
+| `fact_batch.py` | collects the events of links, and counts runs, between two renewals |
 | `timed_ledger.py` | measures the calls of the ledger |
 """

@@ -8,6 +8,7 @@ Every other part gets its collaborators as arguments, so there is no global stat
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable, by_level
 from steadyworker.events import Listener
 from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.facts import OwnerCommand
 from steadyworker.ledger.lease import Keeper, registered_name
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
 from steadyworker.runner import report
@@ -31,7 +33,9 @@ from steadyworker.runner.state import Deps, Quota
 from steadyworker.service import broker_recheck
 from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.checks import broker_findings, check
+from steadyworker.service.fact_batch import FactBatch
 from steadyworker.service.job_services import job_services, remember_folder, service_findings
+from steadyworker.service.owner_report import OwnerReporter
 from steadyworker.service.pool import MOST_THREADS, SettlePool
 from steadyworker.service.repeating import Repeating
 from steadyworker.slots.base import JobService, Slot
@@ -58,6 +62,9 @@ class Assembly:
     repeated: Sequence[Repeating]
     services: Mapping[str, JobService]
     pools: Sequence[SettlePool]
+    commands: deque[OwnerCommand]
+    reporter: OwnerReporter
+    facts: FactBatch
 
     def purge(self) -> None:
         """
@@ -72,11 +79,13 @@ class Assembly:
 
     def close(self) -> None:
         """
-        Unregister this process from the ledger, close the ledger, end the guard, and release the owner lock.
+        Write the last facts, unregister this process from the ledger, close the ledger, end the guard, and release the owner lock.
 
         After this call, another worker process can at once take over each job that this process still holds.
         If a handler's thread has not ended, the guard stays until this process exits, and then ends this process's session.
         """
+        with suppress(LedgerUnavailable):
+            self.facts.write(self.ledger.facts)
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
         self.ledger.close()
@@ -199,7 +208,8 @@ def assemble(
     lock = OwnerLock(owners_directory(options), owner)
     guard = Guard([lock.fd], clock)
     services = job_services(options, clock)
-    emit = fan_out([log_events(), *listeners])
+    facts = FactBatch(owner, {spec.queue: name for spec, name in zip(plan.specs, namespaces, strict=True)}, clock)
+    emit = fan_out([log_events(), facts, *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
@@ -220,6 +230,7 @@ def assemble(
             quota=quota,
             services=services,
             remember_folder=partial(remember_folder, services),
+            note_link=partial(facts.link, spec.queue),
             stop_on_ledger_loss=options.stops_on_ledger_loss,
         )
         runner = Runner(deps)
@@ -238,6 +249,11 @@ def assemble(
             )
             audits[audit] = runner.post
     by_name = {registered_name(runner.deps.namespace, runner.deps.spec.queue): runner for runner in runners}
+    recheck = BrokerRecheck(
+        [partial(broker_findings, spec, adapter) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)],
+        known,
+    )
+    reporter, commands = OwnerReporter(by_name, lambda: recheck.found, clock), deque[OwnerCommand]()
     keeper = Keeper(
         plan.ledger,
         owner,
@@ -250,15 +266,29 @@ def assemble(
         holds=lambda name: by_name[name].holds(),
         consumers=lambda name: by_name[name].deps.adapter.capabilities.most_consumers,
         went_back=partial(report.replaced, plan.ledger.url),
-    )
-    recheck = BrokerRecheck(
-        [partial(broker_findings, spec, adapter) for adapter, spec in zip(plan.adapters, plan.specs, strict=True)],
-        known,
+        report=reporter.report,
+        obey=commands.extend,
+        write_facts=facts.write,
     )
     repeated = [Repeating("broker recheck", recheck.check, broker_recheck.SOON)]
     if audits:
         repeated.append(Repeating("consumer audit", lambda: audit_all(audits)))
-    return Assembly(options, plan.ledger, owner, lock, guard, runners, keeper, recheck, repeated, services, pools)
+    return Assembly(
+        options,
+        plan.ledger,
+        owner,
+        lock,
+        guard,
+        runners,
+        keeper,
+        recheck,
+        repeated,
+        services,
+        pools,
+        commands,
+        reporter,
+        facts,
+    )
 
 
 def counted(broker: Capabilities, options: Options) -> bool:

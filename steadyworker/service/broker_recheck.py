@@ -29,6 +29,7 @@ class BrokerRecheck:
 
     Attributes:
         lasting: The errors that the last two checks have found.
+        found: The findings of the start, and those of the last check; other threads read them.
 
     Args:
         questions: Functions. Each returns the findings of one queue's broker, or raises BrokerUnavailable.
@@ -38,7 +39,9 @@ class BrokerRecheck:
     def __init__(self, questions: Sequence[Callable[[], Sequence[Finding]]], known: Collection[Finding] = ()) -> None:
         self.lasting: Sequence[Finding] = ()
         self._questions = questions
+        self._start = tuple(known)
         self._known = set(known)
+        self.found: Sequence[Finding] = self._start
         self._suspected: frozenset[Finding] = frozenset()
 
     def check(self) -> float:
@@ -55,6 +58,7 @@ class BrokerRecheck:
             except BrokerUnavailable:
                 away = True
         self._log(found)
+        self.found = (*self._start, *found)
         errors = frozenset(finding for finding in found if finding.level == "error")
         self.lasting = [finding for finding in found if finding in errors & self._suspected]
         self._suspected = errors

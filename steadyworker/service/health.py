@@ -3,8 +3,8 @@ Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 
 `/livez` returns 200 while the process is alive.
 A 503 of `/livez` means that the platform should restart the process.
-`/readyz` returns 200 while the process accepts messages, otherwise 503.
-Each 503 has its reasons in the body: as text, or as JSON if the request accepts JSON and no text.
+`/readyz` returns 200 while the process accepts messages, or would accept them without the pause of a queue, otherwise 503.
+Each 503 has its reasons in the body; a 200 of `/readyz` names the pauses there: as text, or as JSON if the request accepts JSON and no text.
 `/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
 If the page or the snapshot fails, the response is 500 with the error's class.
 
@@ -188,7 +188,8 @@ class _Probe(BaseHTTPRequestHandler):
             self._respond(HTTPStatus.INTERNAL_SERVER_ERROR, (f"no snapshot: {type(error).__name__}",))
             return
         reasons = snapshot.unlive if path == "/livez" else (*snapshot.unlive, *snapshot.unready)
-        self._respond(HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK, reasons)
+        notes = snapshot.pauses if path == "/readyz" else ()
+        self._respond(HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK, (*reasons, *notes))
 
     do_HEAD = do_GET  # noqa: N815 - the stdlib's name
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from steadyworker.clock import Clock, Times
 from steadyworker.lifecycle import Stage
-from steadyworker.runner.causes import Cause
+from steadyworker.runner.causes import PAUSED, Cause
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.watchdog import Part, Snapshot, Watchdog
 from steadyworker.system.systemd import Notifier
@@ -95,6 +95,7 @@ class Monitor:
         self._assembly: Assembly | None = None
         self._watchdog: Watchdog | None = None
         self._unready: Mapping[str, Cause] = {"worker": Cause("starting")}
+        self._pauses: tuple[str, ...] = ()
         self._logged: dict[str, str] = {}
         """For each part that is not ready, the id of the explanation that was logged last."""
         self._changed: dict[str, tuple[str, float]] = {}
@@ -137,6 +138,7 @@ class Monitor:
             ]
         self._watchdog = Watchdog(self._clock, parts, _CHECK_EVERY)
         self._assembly = assembly
+        assembly.reporter.snapshot = self.snapshot
 
     def check(self, assembly: Assembly, stage: Stage) -> None:
         """Collect the evidence, at most once a second, and report it to systemd."""
@@ -152,13 +154,20 @@ class Monitor:
             for runner in assembly.runners
             for part, cause in runner.not_ready().items()
         }
+        self._pauses = tuple(
+            f"{runner.deps.spec.queue}: {PAUSED} {pause.why}"
+            for runner in assembly.runners
+            if (pause := runner.pause) is not None
+        )
         before, self._unready = self._unready, unready
         self._log_changes(now, before, unready)
         if not self.stuck:
             self._feed(now)
         if self._notifier.listening:
             running = sum(len(runner.state.by_fence) for runner in assembly.runners)
-            self._notifier.status(f"{stage.name.lower()}, {running} running" + "".join(f"; {part}" for part in unready))
+            self._notifier.status(
+                f"{stage.name.lower()}, {running} running" + "".join(f"; {part}" for part in (*unready, *self._pauses))
+            )
             if stage >= Stage.DRAINING:
                 self._notifier.extend_timeout(_EXTEND_BY)
 
@@ -216,7 +225,7 @@ class Monitor:
         late = (f"main thread, for {age:.0f} s",) if age > _EVIDENCE_LIMIT else ()
         stuck = tuple(f"stuck: {part}" for part in (*late, *self.stuck))
         unready = tuple(f"{part}: {cause.why}" for part, cause in self._unready.items())
-        return Snapshot(stuck, unready)
+        return Snapshot(stuck, unready, self._pauses)
 
     def readings(self) -> Sequence[QueueReading]:
         """

@@ -3,7 +3,7 @@ A worker process from its start to its exit code: signals, the one stop budget, 
 
 ::
 
-    SIGUSR1 ──→ quiet ⇄ running ←── SIGUSR2
+    SIGUSR1, the command quiet ──→ quiet ⇄ running ←── SIGUSR2, the command resume
     SIGTERM, SIGINT, SIGHUP ──→ draining; a second one ──→ interrupting; a third one kills
     stop_within: │←── draining ──→│ 13 s before the end: interrupting │ 3 s before the end: kill │ the end
 
@@ -24,6 +24,7 @@ import queue
 import random
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
@@ -34,6 +35,7 @@ from tenacity import wait_random_exponential
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, LedgerUnavailable
+from steadyworker.ledger.facts import OwnerCommand
 from steadyworker.lifecycle import (
     CLOSE_BEFORE_END,
     EX_OK,
@@ -145,6 +147,7 @@ class Service:
                 self._monitor.begin(self._assembly)
                 while not self._over():
                     self._wait_for_signal()
+                    self._obey(self._assembly.commands)
                     self._check(self._assembly)
                     self._monitor.check(self._assembly, self.stage)
                     for runner in self._assembly.runners:
@@ -335,8 +338,7 @@ class Service:
         if number == _WIRED:
             return
         if number == signal.SIGUSR1:
-            self._quieted = False  # the operator wants this stage, so the recovery of a part does not end it
-            self.enter(Stage.QUIET, "SIGUSR1")
+            self._quiet("SIGUSR1")
         elif number == signal.SIGUSR2:
             self.enter(Stage.RUNNING, "SIGUSR2")
         else:
@@ -345,6 +347,21 @@ class Service:
             self.drain(name)
             if self._stop_signals > 1:
                 self.enter(Stage.INTERRUPTING, name, kill=self._stop_signals > 2)  # noqa: PLR2004 - the third signal
+
+    def _quiet(self, reason: str) -> None:
+        """Make the process quiet by the order of a person, so the recovery of a part does not end this stage."""
+        self._quieted = False
+        self.enter(Stage.QUIET, reason)
+
+    def _obey(self, commands: deque[OwnerCommand]) -> None:
+        """Carry out the commands that the keeper has read in the ledger, as the signals with the same meaning."""
+        while commands:
+            command = commands.popleft()
+            reason = f"the command {command.name} by {command.who}"
+            if command.name == "quiet":
+                self._quiet(reason)
+            else:
+                self.enter(Stage.RUNNING, reason)
 
     def _pause_while_stuck(self, stuck: Sequence[str]) -> None:
         """Make the process quiet while a part is stuck."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 
 from steadyworker.clock import Clock
 from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.facts import Facts
 
 
 class Observe(Protocol):
@@ -24,13 +25,16 @@ def timed(ledger: Ledger, clock: Clock, observe: Observe) -> Ledger:
 
 
 class _Timed:
-    def __init__(self, ledger: Ledger, clock: Clock, observe: Observe) -> None:
+    def __init__(self, ledger: Ledger | Facts, clock: Clock, observe: Observe) -> None:
         self._ledger = ledger
         self._clock = clock
         self._observe = observe
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._ledger, name)
+        if name == "facts":
+            value = _Timed(value, self._clock, self._observe)
+            setattr(self, name, value)
         if not callable(value):
             return value
         method = self._measured(name, value)

@@ -43,11 +43,13 @@ class Snapshot:
     """
     The reasons why the process is not alive, and the reasons why it is not ready.
 
-    A tuple is empty if there are no reasons.
+    `pauses` are the pauses of queues that the process obeys; they are no reasons, because a paused process is ready.
+    A tuple is empty if there are no reasons, or no pauses.
     """
 
     unlive: tuple[str, ...] = ()
     unready: tuple[str, ...] = ()
+    pauses: tuple[str, ...] = ()
 
 
 class Watchdog:

@@ -1,4 +1,4 @@
-"""The person who acts."""
+"""The person who runs a command, for the log of actions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ import pwd
 import socket
 
 
-def acting_person() -> str:
-    """Return the user of this process and its host, as `user@host`; a user without a name has a number."""
-    number = os.getuid()
+def who() -> str:
+    """
+    Return the person who runs this process, as `user@host`.
+
+    Under `sudo`, the user is the one who called `sudo`.
+    A user id without an entry in the system's list of users is a number, as is common in containers.
+    The value is for people: a user can pretend to be another.
+    """
+    uid = os.getuid()
+    caller = os.environ.get("SUDO_USER") if uid == 0 else None
+    return f"{caller or _name_of(uid)}@{socket.gethostname()}"
+
+
+def _name_of(uid: int) -> str:
     try:
-        user = pwd.getpwuid(number).pw_name
-    except KeyError:  # a container can run under a number that its user table lacks
-        user = str(number)
-    return f"{user}@{socket.gethostname()}"
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -36,9 +36,13 @@ class FlakyLedger:
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._ledger, name)
-        return self._relayed(name, real) if callable(real) else real
+        if name == "facts":
+            return _FlakyFacts(self, real)
+        return self.relayed(name, real) if callable(real) else real
 
-    def _relayed(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def relayed(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that passes each call on to `real`, as long as the connection is not cut."""
+
         def call(*arguments: Any, **options: Any) -> Any:
             if self._away is not None:
                 raise LedgerUnavailable(f"Expected a reply to {name}, but {self._away}: call mend().")
@@ -49,3 +53,14 @@ class FlakyLedger:
             return answer
 
         return call
+
+
+class _FlakyFacts:
+    """The facts of a ledger, on the same connection."""
+
+    def __init__(self, line: FlakyLedger, facts: Any) -> None:
+        self._line = line
+        self._facts = facts
+
+    def __getattr__(self, name: str) -> Any:
+        return self._line.relayed(name, getattr(self._facts, name))

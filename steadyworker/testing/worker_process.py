@@ -101,7 +101,7 @@ class WorkerProcess:
             self._keeper.turn()
             self._keeper_due = self._clock.monotonic() + (_SOON if self._keeper.away else self._times.renew)
         if self._reads_cancels and self._clock.monotonic() >= self._cancels_due:
-            self._keeper.read_cancels()
+            self._keeper.read_orders()
             self._cancels_due = self._clock.monotonic() + self._times.cancel_poll
             done = True
         for runner in self.runners:

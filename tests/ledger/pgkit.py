@@ -38,6 +38,7 @@ TABLES = [
     f"steadyworker_{name}"
     for name in ("meta", "jobs", "messages", "attempts", "progress", "owners", "attended", "bindings")
 ]
+TABLES += [f"steadyworker_{name}" for name in ("link_events", "minutes", "pauses", "commands", "actions", "depths")]
 """The ledger's tables; those that others refer to come first."""
 
 FIRST_BOOT = 1_700_000_000.0 - 1_000.0

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
+
+import pytest
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import JobId, Ledger, Renewal, Token
+from steadyworker.ledger.base import JobId, Ledger, Orders, Renewal, Token
+from steadyworker.ledger.facts import Facts, OwnerCommand, OwnerReport, Pause
 from steadyworker.ledger.lease import QUIET, Keeper
 from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.flaky_ledger import FlakyLedger
+from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.conftest import Eventually
 
 
@@ -20,8 +25,16 @@ class Granting:
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
         return [Renewal(granted=True, cancel_reason=None) for _ in tokens]
 
-    def register(self, *_: Any) -> None:
+    def register(self, *_: Any) -> bool:
         """Noted by nobody."""
+        return True
+
+    def orders(self, owner: str) -> Orders:
+        return Orders({})
+
+    @property
+    def facts(self) -> Facts:
+        return MemoryLedger(FakeClock(), Times()).facts
 
 
 class Impatient:
@@ -43,6 +56,9 @@ class Impatient:
 
     def cancelled(self, marks: Mapping[str, str]) -> None:
         raise AssertionError(marks)
+
+    def paused(self, pauses: Sequence[Pause]) -> None:
+        raise AssertionError(pauses)
 
     def ledger_lost(self, cause: str) -> None:
         raise AssertionError(cause)
@@ -92,14 +108,14 @@ class Marking(Granting):
         self.calls.append("renew")
         return super().renew(tokens)
 
-    def cancel_marks(self, owner: str) -> Mapping[str, str]:
+    def orders(self, owner: str) -> Orders:
         self.asked.append(owner)
         if self.fail_next:
             self.fail_next = False
             self.calls.append("failed look")
             raise LedgerUnavailable("no answer")
         self.calls.append("look")
-        return {"u-1": "wrong month"}
+        return Orders({"u-1": "wrong month"})
 
 
 class Running:
@@ -118,6 +134,9 @@ class Running:
     def cancelled(self, marks: Mapping[str, str]) -> None:
         self.marks.append(marks)
 
+    def paused(self, pauses: Sequence[Pause]) -> None:
+        raise AssertionError(pauses)
+
     def ledger_lost(self, cause: str) -> None:
         raise AssertionError(cause)
 
@@ -126,13 +145,11 @@ def keeper_of(ledger: Marking, *holders: Running, times: Times) -> Keeper:
     return Keeper(cast(Ledger, ledger), "me", "host", [], holders, SystemClock(), times)
 
 
-def test_one_query_reads_the_marks_of_all_that_runs_here_and_none_while_nothing_runs() -> None:
-    ledger, first, second, idle = Marking(), Running("u-1", "u-2"), Running("u-3"), Running()
-    keeper_of(ledger, first, idle, second, times=Times()).read_cancels()
+def test_one_query_reads_the_orders_for_all_that_runs_here() -> None:
+    ledger, first, second = Marking(), Running("u-1", "u-2"), Running("u-3")
+    keeper_of(ledger, first, second, times=Times()).read_orders()
     assert ledger.asked == ["me"]
     assert first.marks == second.marks == [{"u-1": "wrong month"}]
-    keeper_of(ledger, idle, times=Times()).read_cancels()
-    assert len(ledger.asked) == 1
 
 
 def test_marks_are_read_between_renewals_and_a_look_that_fails_brings_the_next_renewal(eventually: Eventually) -> None:
@@ -165,8 +182,9 @@ class Slow(Granting):
         self.clock.advance(30)
         return super().renew(tokens)
 
-    def register(self, *said: Any) -> None:
+    def register(self, *said: Any) -> bool:
         self.registered.append(said[2])
+        return True
 
 
 def test_a_renewal_counts_from_its_start_however_late_the_reply_is() -> None:
@@ -208,3 +226,152 @@ def test_an_owner_that_leaves_a_queue_registers_so_soon(eventually: Eventually) 
         keeper.end()
         thread.join()
     assert ledger.registered == [["exports"], [f"exports{QUIET}"]]
+
+
+class Obedient:
+    """A holder without a run that records, in order, what the keeper reports; it is a sink of commands and facts, too."""
+
+    def __init__(self) -> None:
+        self.reports: list[Any] = []
+        self.facts_fail = False
+
+    def tokens(self) -> Sequence[Token]:
+        return ()
+
+    def renewed(self, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
+        self.reports.append("renewed")
+
+    def cancelled(self, marks: Mapping[str, str]) -> None:
+        raise AssertionError(marks)
+
+    def paused(self, pauses: Sequence[Pause]) -> None:
+        self.reports.append([pause.queue for pause in pauses])
+
+    def ledger_lost(self, cause: str) -> None:
+        self.reports.append("lost")
+
+    def obey(self, commands: Sequence[OwnerCommand]) -> None:
+        self.reports += [(command.name, command.who) for command in commands]
+
+    def write(self, facts: Facts) -> None:
+        self.reports.append("written")
+        if self.facts_fail:
+            raise LedgerUnavailable("away again")
+        facts.pauses()
+
+
+def obedient(times: Times | None = None) -> tuple[MemoryLedger, FlakyLedger, Obedient, Keeper]:
+    """A keeper whose only holder is obedient, and the line to its ledger."""
+    clock = FakeClock()
+    real, holder = MemoryLedger(clock, Times()), Obedient()
+    line = FlakyLedger(real)
+    keeper = Keeper(
+        cast(Ledger, line),
+        "me",
+        "host",
+        ["shop/exports"],
+        [holder],
+        SystemClock() if times else clock,
+        times or Times(),
+        report=lambda: OwnerReport(pid=17),
+        obey=holder.obey,
+        write_facts=holder.write,
+    )
+    return real, line, holder, keeper
+
+
+def test_a_turn_reports_pauses_before_the_renewal_and_writes_facts_last() -> None:
+    """So a process that begins, or whose ledger is back, obeys a pause before it receives a message."""
+    ledger, line, holder, keeper = obedient()
+    ledger.facts.pause("shop", "exports", "ada", "disk is full")
+    line.cut()
+    keeper.turn()
+    line.mend()
+    keeper.turn()
+    assert holder.reports == ["lost", ["exports"], "renewed", "written"]
+    assert [seen.report for seen in ledger.owners()] == [OwnerReport(pid=17)]
+
+
+def test_only_a_change_of_the_pauses_is_reported() -> None:
+    ledger, line, holder, keeper = obedient()
+    keeper.read_orders()
+    ledger.facts.pause("shop", "exports", "ada", "")
+    keeper.read_orders()
+    keeper.read_orders()
+    line.cut()
+    keeper.read_orders()
+    line.mend()
+    ledger.facts.resume("shop", "exports")
+    keeper.read_orders()
+    assert holder.reports == [["exports"], []]
+
+
+def test_a_command_is_obeyed_once() -> None:
+    """If the read of a command fails, the next read of the orders finds it again."""
+    ledger, _, holder, keeper = obedient()
+    ledger.facts.command("me", "quiet", "ada")
+    ledger.facts.command("me", "resume", "bob")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger.facts, "commands", away)
+        keeper.turn()
+        keeper.read_orders()
+    assert holder.reports == ["renewed", "written"]
+    keeper.turn()
+    keeper.read_orders()
+    assert holder.reports[2:] == [("quiet", "ada"), ("resume", "bob"), "renewed", "written"]
+
+
+def away(_owner: str) -> Any:
+    raise LedgerUnavailable("no reply")
+
+
+def test_facts_that_cannot_be_written_are_lost_without_harm() -> None:
+    _, _, holder, keeper = obedient()
+    holder.facts_fail = True
+    keeper.turn()
+    assert not keeper.away
+    holder.facts_fail = False
+    keeper.turn()
+    assert holder.reports == ["renewed", "written"] * 2
+
+
+def test_a_slow_renewal_is_not_made_slower_by_facts() -> None:
+    """Otherwise the next renewal could be late."""
+    clock, holder = FakeClock(), Obedient()
+    keeper = Keeper(cast(Ledger, Slow(clock)), "me", "host", [], [holder], clock, Times(), write_facts=holder.write)
+    keeper.turn()
+    assert holder.reports == ["renewed"]
+
+
+def test_an_idle_process_reads_its_orders_half_as_often(eventually: Eventually) -> None:
+    """At a hundred times the pace; a process with a run reads them each time."""
+    times, ledgers = Times().scaled(100), (Marking(), Marking())
+    keepers = [
+        keeper_of(ledger, holder, times=times)
+        for ledger, holder in zip(ledgers, (Running(), Running("u")), strict=True)
+    ]
+    polls = [0, 0]
+
+    def counted(number: int) -> Callable[[float | None], bool]:
+        def wait(_seconds: float | None) -> bool:
+            polls[number] += 1
+            return keepers[number]._over.wait(0.001)
+
+        return wait
+
+    threads = [threading.Thread(target=keeper.run) for keeper in keepers]
+    for number, keeper in enumerate(keepers):
+        keeper._begun, keeper.last_turn = True, SystemClock().monotonic() + 100
+        keeper._wake.wait = counted(number)  # type: ignore[method-assign, assignment]
+    for thread in threads:
+        thread.start()
+    try:
+        eventually(lambda: min(polls) >= 20)
+    finally:
+        for keeper in keepers:
+            keeper.end()
+        for thread in threads:
+            thread.join()
+    idle, busy = (ledger.calls.count("look") for ledger in ledgers)
+    assert abs(idle - polls[0] / 2) <= 2
+    assert abs(busy - polls[1]) <= 2

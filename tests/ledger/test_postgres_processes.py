@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.base import Claimed, Ledger, Renewal, Token
+from steadyworker.ledger.facts import Pause
 from steadyworker.ledger.lease import Keeper
 from steadyworker.ledger.owners import OwnerLock, new_owner_id
 from steadyworker.ledger.postgres.ledger import PostgresLedger
@@ -100,6 +101,9 @@ class Held:
 
     def cancelled(self, marks: Mapping[str, str]) -> None:
         pytest.fail(f"not cancelled, but {marks}")
+
+    def paused(self, pauses: Sequence[Pause]) -> None:
+        pytest.fail(f"not paused, but {pauses}")
 
     def ledger_lost(self, cause: str) -> None:
         pytest.fail(cause)

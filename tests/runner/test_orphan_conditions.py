@@ -9,11 +9,13 @@ import pytest
 
 from steadyworker.adapter import Capabilities
 from steadyworker.ledger.base import Claimed, Moving, Renewal, State
+from steadyworker.ledger.facts import Pause
 from steadyworker.lifecycle import Stage
 from steadyworker.outcome import Counters
 from steadyworker.runner.causes import HOST, Cause
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.orphans import orphan_after
+from steadyworker.runner.state import Paused
 from steadyworker.testing.harness import Harness
 from steadyworker.testing.memory_adapter import MemoryAdapter
 from steadyworker.testing.plugin import MakeHarness
@@ -56,6 +58,10 @@ def of_host(h: Harness, *, able: bool) -> None:
         causes[HOST] = Cause("no temporary directory")
 
 
+def of_pause(h: Harness, *, able: bool) -> None:
+    h.processes[0].runners[0].post(Paused(None if able else Pause("harness", "exports", "ada", "", 0.0)))
+
+
 def of_audit(h: Harness, *, able: bool) -> None:
     h.processes[0].runners[0].post(AuditResult(None if able else "a consumer that no owner explains"))
 
@@ -74,7 +80,9 @@ def of_process(h: Harness, *, able: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "disable", [of_stage, of_broker, of_host, of_audit, of_connection, of_ledger, of_process], ids=lambda f: f.__name__
+    "disable",
+    [of_stage, of_broker, of_host, of_pause, of_audit, of_connection, of_ledger, of_process],
+    ids=lambda f: f.__name__,
 )
 def test_a_runner_takes_orphans_only_when_it_could_have_consumed_for_long_enough(
     harness: MakeHarness, disable: Callable[..., None]

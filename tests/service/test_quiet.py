@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections import deque
 from typing import Any, cast
 
 from steadyworker.clock import SystemClock
 from steadyworker.config import resolve as config
+from steadyworker.ledger.facts import OwnerCommand
 from steadyworker.service.service import Service
 
 
@@ -41,6 +43,25 @@ def test_a_person_s_quiet_is_not_ended_by_a_part_s_recovery(tmp_path: Any) -> No
     made._signals.put(signal.SIGUSR2)
     made._wait_for_signal(0.0)
     assert made.stage.name == "RUNNING"
+
+
+def test_a_command_in_the_ledger_does_what_the_signals_do(tmp_path: Any) -> None:
+    """And it names the person."""
+    made = service(tmp_path)
+    made._pause_while_stuck(["runner of exports"])
+    made._obey(deque([OwnerCommand("quiet", "ada@ops", 0.0)]))
+    made._pause_while_stuck([])
+    assert made.stage.name == "QUIET"
+    commands = deque([OwnerCommand("resume", "bob@ops", 0.0), OwnerCommand("quiet", "bob@ops", 0.0)])
+    made._obey(commands)
+    assert (made.stage.name, list(commands)) == ("QUIET", [])
+    made._obey(deque([OwnerCommand("resume", "ada@ops", 0.0)]))
+    assert made.stage.name == "RUNNING"
+    assert made.reasons[1:] == [
+        "the command resume by bob@ops",
+        "the command quiet by bob@ops",
+        "the command resume by ada@ops",
+    ]
 
 
 def test_a_stop_is_not_left_for_a_recovery(tmp_path: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -46,7 +47,7 @@ class DeadRunner:
     """A runner whose thread dies at once."""
 
     killed = finished = idle = waiting = False
-    final = None
+    final = pause = None
     slot_health = SimpleNamespace(setup_failures=0)
     audit_result = AuditResult()
 
@@ -141,6 +142,7 @@ def service_of(
         recheck=BrokerRecheck([]),
         services={},
         pools=[],
+        commands=deque(),
         owner="me",
         guard=SimpleNamespace(check=lambda: None),
         ledger=SimpleNamespace(url="sqlite:ledger.db"),
@@ -193,7 +195,9 @@ def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
     slot = SimpleNamespace(id=3, last_turn=clock.monotonic())
     runner = LivingRunner(cast(Any, slot))
     runner.last_turn = None  # type: ignore[attr-defined]
-    assembly = SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic()))
+    assembly = SimpleNamespace(
+        runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic()), reporter=SimpleNamespace()
+    )
     monitor = Monitor(clock, Times().scaled(0.001), None, {})
     monitor.begin(cast(Assembly, assembly))
     for _ in range(61):
@@ -229,7 +233,12 @@ def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None
     extra: Any = runner
     extra.not_ready = lambda: dict.fromkeys(unready, Cause("why", cause))
     extra.last_turn = None
-    assembly = cast(Assembly, SimpleNamespace(runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic())))
+    assembly = cast(
+        Assembly,
+        SimpleNamespace(
+            runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic()), reporter=SimpleNamespace()
+        ),
+    )
     monitor = Monitor(clock, Times().scaled(1000), None, {})
 
     def line(event: str, *, part: str, **_: object) -> None:

@@ -326,7 +326,7 @@ class SimWorker:
         self.next_turn = self.clock.monotonic() + (1.0 if self.keeper.away else self.world.times.renew)
 
     def _check(self) -> None:
-        self.keeper.read_cancels()
+        self.keeper.read_orders()
         self.next_check = self.clock.monotonic() + self.world.times.cancel_poll
 
 

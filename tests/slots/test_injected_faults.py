@@ -14,7 +14,7 @@ import pytest
 from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger import lease
-from steadyworker.ledger.base import JobId, Ledger, Renewal, Token
+from steadyworker.ledger.base import JobId, Ledger, Orders, Renewal, Token
 from steadyworker.ledger.lease import Keeper
 from tests.slots.faults import (
     PROCESS,
@@ -92,6 +92,8 @@ def inject_all(kind: str, body: str, places: Sequence[tuple[Place, Scenario]], e
 class Unsteady:
     """A ledger with one job, which is cancelled; each second call of a method finds the ledger unreachable."""
 
+    facts = None
+
     def __init__(self) -> None:
         self._calls = Counter[str]()
 
@@ -104,12 +106,13 @@ class Unsteady:
         self._call("renew")
         return [Renewal(granted=True) for _ in tokens]
 
-    def register(self, _owner: str, _host: str, _names: Sequence[str]) -> None:
+    def register(self, _owner: str, _host: str, _names: Sequence[str], _report: None) -> bool:
         """Nothing to write down."""
+        return True
 
-    def cancel_marks(self, _owner: str) -> Mapping[str, str]:
-        self._call("cancel_marks")
-        return {"u": "enough"}
+    def orders(self, _owner: str) -> Orders:
+        self._call("orders")
+        return Orders({"u": "enough"})
 
 
 class Holding:

@@ -6,7 +6,6 @@ The ledger of one host: a SQLite file.
 | `ledger.py` | `SqliteLedger`, which implements `steadyworker.ledger.base.Ledger` |
 | `facts.py` | the facts that people read |
 | `file.py` | the connection to the file: opening, transactions, errors |
-| `facts.py` | `SqliteFacts`: what the ledger records for people |
 | `place.py` | checks of the file's place: no network file system, enough room |
 | `trust.py` | whether the ledger went back in time |
 | `rows.py`, `schema.py` | the conversion between jobs and rows; tables and statements |
