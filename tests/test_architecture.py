@@ -65,7 +65,6 @@ FLOORS: dict[str, int] = {
     "actions/": 6,
     # 7-8. Shell.
     "service/": 7,
-    "actions/letters.py": 7,  # dead letters are a wing that floors above the runner see
     "deploy/": 7,
     "cli/": 8,
     "__main__.py": 8,
@@ -92,7 +91,6 @@ WINGS: dict[str, Wing] = {
         seen_from=10,
     ),
     "exports/cli/": Wing(floors=8, also=("exports/",), seen_from=10),
-    "deadletters.py": Wing(floors=4, also=("runner/dead_jobs.py", "runner/envelope.py", "runner/letters.py")),
     "diagnosis/": Wing(floors=2, also=("telemetry/",), seen_from=10),
     "diagnosis/cli/": Wing(floors=8, also=("diagnosis/",), seen_from=10),
     "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it

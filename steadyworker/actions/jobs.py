@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from steadyworker.actions.report import Each, Handled, QueueActions, Report, no_report
+from steadyworker.actions.report import Each, Handled, QueueActions, ActionReport, no_report
 from steadyworker.adapter import Adapter, Delays, OutgoingMessage, Target
 from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Ledger, Progress, Row, State
 from steadyworker.ledger.rules import EARLY
@@ -53,7 +53,7 @@ class JobActions(QueueActions):
     """
     The actions on the jobs of one queue.
 
-    Each method that names no error reports an error in its `Report`, and raises none.
+    Each method that names no error reports an error in its `ActionReport`, and raises none.
     """
 
     def ids(self, keys: Sequence[str]) -> list[JobId]:
@@ -73,7 +73,7 @@ class JobActions(QueueActions):
         wanted = JobFilter(self._links.namespace(self._queue), self._queue.name, UNFINISHED)
         return [row for row, progress in self._ledger.jobs(wanted) if choice.fits(row, progress)]
 
-    def cancel(self, ids: Sequence[JobId], reason: str, each: Each = no_report) -> Report:
+    def cancel(self, ids: Sequence[JobId], reason: str, each: Each = no_report) -> ActionReport:
         """Cancel these jobs, as `Client.cancel` does."""
 
         def one(id: JobId) -> Handled:
@@ -82,7 +82,7 @@ class JobActions(QueueActions):
 
         return self._handle("cancel", ids, one, each, reason)
 
-    def undo(self, ids: Sequence[JobId], each: Each = no_report) -> Report:
+    def undo(self, ids: Sequence[JobId], each: Each = no_report) -> ActionReport:
         """
         Remove the cancel marks of these jobs.
 
@@ -98,7 +98,7 @@ class JobActions(QueueActions):
 
         return self._handle("undo cancel", ids, one, each)
 
-    def retry(self, ids: Sequence[JobId], each: Each = no_report) -> Report:
+    def retry(self, ids: Sequence[JobId], each: Each = no_report) -> ActionReport:
         """
         Send the messages of these unfinished jobs again, from the ledger's copies, so that the jobs run now.
 
@@ -122,7 +122,7 @@ class JobActions(QueueActions):
 
         return self._handle("retry", ids, one, each)
 
-    def reschedule(self, ids: Sequence[JobId], delay: float, each: Each = no_report) -> Report:
+    def reschedule(self, ids: Sequence[JobId], delay: float, each: Each = no_report) -> ActionReport:
         """
         Let these jobs, which wait for a retry, run in `delay` seconds, sooner or later than they would.
 

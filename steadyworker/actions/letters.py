@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from steadyworker.actions.report import Handled, QueueActions, Report
+from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
+from steadyworker.actions.report import Handled, QueueActions, ActionReport
 from steadyworker.adapter import Delays
-from steadyworker.deadletters import DeadLetterQueue, Replayed
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.runner.letters import DeadLetter
 from steadyworker.runner.planning import comes_in
@@ -84,7 +84,7 @@ class LetterActions(QueueActions):
         from_start: bool = False,
         delay: float = 0.0,
         each: Callable[[Replayed], None] = lambda _: None,
-    ) -> Report:
+    ) -> ActionReport:
         """
         Replay dead letters, as `DeadLetterQueue.replay` does: those of these keys, only those that were `chosen`, or all.
 
@@ -129,7 +129,7 @@ class LetterActions(QueueActions):
         chosen: Sequence[DeadLetter] | None = None,
         gone: bool = False,
         each: Callable[[DeadLetter], None] = lambda _: None,
-    ) -> Report:
+    ) -> ActionReport:
         """
         Drop dead letters, as `DeadLetterQueue.drop` does: those of these keys, only those that were `chosen`, or all.
 

@@ -10,7 +10,7 @@ from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
 from steadyworker.ledger.facts import MOST_KEYS, Action
 from steadyworker.outcome import JobState
-from steadyworker.system.person import acting_person
+from steadyworker.system import person
 from steadyworker.text.plain_text import plain_text
 
 Chosen = TypeVar("Chosen")
@@ -43,7 +43,7 @@ def no_report(_: Handled) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ActionReport:
     """
     The result of an action.
 
@@ -64,7 +64,7 @@ class Report:
         """The jobs that the action has changed."""
         return [each for each in self.handled if not each.problem]
 
-    def checked(self) -> Report:
+    def checked(self) -> ActionReport:
         """Return this report; raise its error if it has one."""
         if self.error is not None:
             raise self.error
@@ -84,7 +84,7 @@ class QueueActions:
     def __init__(self, links: Connections, queue: JobQueue, who: str = "") -> None:
         self._links = links
         self._queue = queue
-        self._who = who or acting_person()
+        self._who = who or person.who()
 
     def _handle(
         self,
@@ -93,7 +93,7 @@ class QueueActions:
         handle: Callable[[Chosen], Handled],
         each: Each,
         detail: str = "",
-    ) -> Report:
+    ) -> ActionReport:
         """Handle one after the other, until an error; then write the entry of this action, and return the report."""
         handled: list[Handled] = []
         error: SteadyWorkerError | None = None
@@ -107,12 +107,12 @@ class QueueActions:
 
     def _reported(
         self, what: str, chosen: int, handled: Sequence[Handled], error: SteadyWorkerError | None, detail: str
-    ) -> Report:
-        report = Report(chosen, handled, error)
+    ) -> ActionReport:
+        report = ActionReport(chosen, handled, error)
         keys = [each.key for each in report.changed]
         if not keys:
             return report
-        return Report(chosen, handled, error, self._record(what, keys, len(keys), detail))
+        return ActionReport(chosen, handled, error, self._record(what, keys, len(keys), detail))
 
     def _record(self, what: str, keys: Iterable[str] = (), count: int = 0, detail: str = "") -> str:
         """Write an entry to the log of actions; return why it could not be written, or an empty text."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from steadyworker.actions.jobs import JobActions, JobChoice
-from steadyworker.actions.report import Handled, Report
+from steadyworker.actions.report import Handled, ActionReport
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import confirm, finish, yes_option
 from steadyworker.cli.moment import moment
@@ -117,7 +117,7 @@ def _asked(actions: JobActions, choice: JobChoice, queue: str, *, undo: bool, ye
     return [row.id for row in rows]
 
 
-def _code(report: Report) -> int:
+def _code(report: ActionReport) -> int:
     return int(len(report.changed) < len(report.handled))
 
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from steadyworker.actions.report import Report
+from steadyworker.actions.report import ActionReport
 from steadyworker.text.redaction import redact
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask; a script needs this with a filter.")
@@ -16,7 +16,7 @@ def confirm(count: str, what: str, *, yes: bool) -> None:
     """
     Print what is about to change, and ask; return only after a yes.
 
-    Raises click.UsageError without a terminal, because then no person can say yes; click.exceptions.Exit after a no.
+    Raises click.UsageError without a terminal, because then no person can answer; click.exceptions.Exit after a no.
     """
     if yes:
         return
@@ -34,7 +34,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def finish(report: Report, noun: str, done: str) -> Report:
+def finish(report: ActionReport, noun: str, done: str) -> ActionReport:
     """
     Print how far the action came, if an error ended it; print a warning if the log of actions has no entry; return the report.
 

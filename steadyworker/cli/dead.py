@@ -12,8 +12,9 @@ from typing import Any
 import click
 import msgspec
 
+from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
 from steadyworker.actions.letters import LetterActions, LetterChoice
-from steadyworker.actions.report import Report
+from steadyworker.actions.report import ActionReport
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import confirm, finish, is_terminal
 from steadyworker.cli.flags import Function
@@ -23,7 +24,6 @@ from steadyworker.cli.output import Column, instant, json_line, span, table, tri
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import delay_option, queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
-from steadyworker.deadletters import DeadLetterQueue, Replayed
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
 from steadyworker.runner.letters import DeadLetter, unshown_text
 from steadyworker.text.plain_text import printable
@@ -293,7 +293,7 @@ def _asked(
     return chosen
 
 
-def _finish(queue: DeadLetterQueue, report: Report, done: str, *, counted: bool) -> None:
+def _finish(queue: DeadLetterQueue, report: ActionReport, done: str, *, counted: bool) -> None:
     """Print what an action has done and left; raise the error that ended it."""
     finish(report, "dead letter", done)
     click.echo(f"{count_text(len(report.changed), 'dead letter')} {done}.", err=True)
