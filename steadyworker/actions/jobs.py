@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from steadyworker.actions.report import Each, Handled, QueueActions, ActionReport, no_report
+from steadyworker.actions.report import ActionReport, Each, Handled, QueueActions, no_report
 from steadyworker.adapter import Adapter, Delays, OutgoingMessage, Target
 from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Ledger, Progress, Row, State
 from steadyworker.ledger.rules import EARLY

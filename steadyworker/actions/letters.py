@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
-from steadyworker.actions.report import Handled, QueueActions, ActionReport
+from steadyworker.actions.report import ActionReport, Handled, QueueActions
 from steadyworker.adapter import Delays
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.runner.letters import DeadLetter

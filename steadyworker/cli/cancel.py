@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from steadyworker.actions.jobs import JobActions, JobChoice
-from steadyworker.actions.report import Handled, ActionReport
+from steadyworker.actions.report import ActionReport, Handled
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import confirm, finish, yes_option
 from steadyworker.cli.moment import moment
