@@ -102,11 +102,11 @@ def test_a_name_that_is_not_there_is_missed() -> None:
 def test_the_changelog_names_the_calls_of_a_client_and_the_one_that_is_awaited() -> None:
     (line,) = re.findall(r"^- `Client`: (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     named_calls, awaited = re.split(r", and ", line)
-    assert set(CODE.findall(named_calls)) == {"send", "status", "cancel"}
+    assert set(CODE.findall(named_calls)) == {"send", "status", "cancel", "retry", "reschedule"}
     assert awaited == "`asend`, which is `send` awaited."
     public = {name: call for name, call in vars(Client).items() if not name.startswith("_") and callable(call)}
     assert {name for name, call in public.items() if inspect.iscoroutinefunction(call)} == {"asend"}
-    assert set(public) == {"send", "asend", "status", "cancel", "close"}
+    assert set(public) == {"send", "asend", "status", "cancel", "retry", "reschedule", "close"}
 
 
 def test_the_pages_state_that_concurrency_is_no_rate_and_that_no_result_is_kept() -> None:
