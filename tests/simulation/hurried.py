@@ -14,7 +14,7 @@ from steadyworker.events import MessageLost
 from steadyworker.ledger.base import JobId, State
 from steadyworker.testing.queues import QueuedMessage
 from tests.simulation.lossy import LossyWorld
-from tests.simulation.world import CALM, NAMESPACE, QUEUE, Killed
+from tests.simulation.world import CALM, NAMESPACE, QUEUE, Faults, Killed, history
 
 CHANCE = 0.05
 """The chance of an action, at each step of a history."""
@@ -85,3 +85,10 @@ class HurriedWorld(LossyWorld):
         for message in super()._of(event):
             if row is None or event.state != "moved" or int(message.headers.get(HOP, 0)) > row.hop:
                 yield message
+
+
+def hurried(seed: int, faults: Faults, **options: Any) -> HurriedWorld:
+    """Play one history with these faults and this operator to its end, and judge it."""
+    world = history(seed, HurriedWorld, faults=faults, **options)
+    assert isinstance(world, HurriedWorld)
+    return world

@@ -36,7 +36,7 @@ from steadyworker.runner.turn import TurnWrites
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.testing.memory_job import MemoryJob
 from steadyworker.testing.memory_ledger import MemoryLedger
-from tests.simulation.hurried import HurriedWorld
+from tests.simulation.hurried import hurried
 from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld, lossy
 from tests.simulation.unkeyed import SOME, WITHOUT_DOUBT, LonelyWorld, UnkeyedWorld
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
@@ -67,7 +67,7 @@ def test_every_guarantee_holds_when_an_operator_gives_retries_another_time(chunk
     """Also on a broker with delay levels, and if the command dies between the ledger's write and the message, or after both."""
     acted: Counter[str] = Counter()
     for seed in range(chunk * 500, (chunk + 1) * 500):
-        world = history(seed, HurriedWorld, faults=STORM, adoption=seed % 10 != 0)
+        world = hurried(seed, STORM, adoption=seed % 10 != 0)
         acted += Counter(
             retried=world.retried, rescheduled=world.rescheduled, undone=world.undone, died=world.died_at_once
         )
