@@ -98,10 +98,11 @@ def died(ledger: Ledger, id_: JobId) -> OutgoingMessage:
 
 def messages(vhost: Vhost, queue: str) -> list[tuple[str, str]]:
     """Key and round of all messages in a queue."""
-    found = []
+    found: list[tuple[str, str]] = []
     with closing(pika.BlockingConnection(pika.URLParameters(vhost.url))) as connection:
         channel = connection.channel()
-        while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
-            headers = got[1].headers
-            found.append((headers["sw-job-key"], headers["sw-round"]))
-    return found
+        while True:
+            method, properties, _ = channel.basic_get(queue, auto_ack=True)
+            if method is None or properties is None or properties.headers is None:
+                return found
+            found.append((properties.headers["sw-job-key"], properties.headers["sw-round"]))
