@@ -47,6 +47,7 @@ __all__ = [
     "OpenAdapter",
     "OutgoingMessage",
     "PublishesMany",
+    "Purges",
     "QueueSpec",
     "Redelivered",
     "Renamable",
@@ -524,6 +525,22 @@ class Renamable(Protocol):
 
     def may_have_been(self, identity: str) -> bool:
         """Return, without a request to the broker, whether the broker could have had that identity under an earlier name."""
+        ...
+
+
+@runtime_checkable
+class Purges(Protocol):
+    """An adapter that can delete the messages that wait in the work queue."""
+
+    def purge(self) -> int:
+        """
+        Delete the messages of the work queue that the broker can deliver now, and that no consumer holds; return their number.
+
+        Messages that consumers hold, delayed messages and dead letters stay.
+        A queue that does not exist has no messages.
+        Works before `start`.
+        Raises BrokerUnavailable; messages may then be deleted.
+        """
         ...
 
 

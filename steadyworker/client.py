@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from steadyworker import payload as payloads
+from steadyworker.actions.jobs import JobActions
+from steadyworker.actions.report import ActionReport
 from steadyworker.adapter import Adapter, Browsed, Browses, OutgoingMessage, Target
 from steadyworker.backends.batches import publish_all
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
@@ -31,7 +33,9 @@ from steadyworker.errors import (
     NotPublished,
     PublishFailed,
     SendError,
+    SteadyWorkerError,
     UnknownQueue,
+    delay_in_seconds,
     start_in_seconds,
 )
 from steadyworker.ledger.base import Row
@@ -362,6 +366,39 @@ class Client:
         """Cancel the job of this key as `cancel` does, in a thread, so that the event loop is never blocked."""
         return await asyncio.to_thread(self.cancel, worker, key, reason)
 
+    def retry(self, worker: type[Worker[Any, Any]] | str, key: str) -> None:
+        """
+        Run a job now that waits for a retry, or send the lost message of an unfinished job again.
+
+        The job continues in the same round, with its counters and its last checkpoint.
+        The message that the broker still delays then counts as a duplicate.
+        The ledger's log of actions gets an entry with the user and the host of this process.
+
+        Raises:
+            SteadyWorkerError: The job has ended, runs now, or has no message in the ledger; the text has the remedy.
+            PublishFailed: The broker did not confirm the message; call `retry` again.
+            UnknownQueue, ConfigError, BrokerUnavailable, LedgerUnavailable: As `cancel` raises them.
+            ValueError, TypeError: The key is not valid.
+        """
+        actions = JobActions(self._connected(), job_queue(worker, self._options))
+        _succeeded(actions.retry(actions.ids([checked_key(key)])))
+
+    def reschedule(self, worker: type[Worker[Any, Any]] | str, key: str, delay: float | timedelta | str) -> None:
+        """
+        Let a job that waits for a retry run after `delay`, counted from now, sooner or later than it would.
+
+        The delay is the least time, as in `send`.
+
+        Raises:
+            SteadyWorkerError: The job waits for no retry, or has no message in the ledger; the text has the remedy.
+            PublishFailed: The broker did not confirm the message; call `reschedule` again.
+            UnknownQueue, ConfigError, BrokerUnavailable, LedgerUnavailable: As `cancel` raises them.
+            ValueError, TypeError: The key or the delay is not valid.
+        """
+        wait = delay_in_seconds(delay)
+        actions = JobActions(self._connected(), job_queue(worker, self._options))
+        _succeeded(actions.reschedule(actions.ids([checked_key(key)]), wait))
+
     def close(self) -> None:
         """Close this process's connections; safe to call twice, and from any thread."""
         self._closed = True
@@ -393,6 +430,13 @@ class Client:
         # `setdefault` is atomic, so this needs no lock, which a fork could leave locked.
         links = self._links.get(os.getpid())
         return links if links is not None else self._links.setdefault(os.getpid(), Connections(self._options))
+
+
+def _succeeded(report: ActionReport) -> None:
+    """Raise the error of an action on one job, or SteadyWorkerError with the reason why the action changed nothing."""
+    for handled in report.checked().handled:
+        if handled.problem:
+            raise SteadyWorkerError(f"The job {handled.key!r} {handled.problem}.")
 
 
 def message(

@@ -63,6 +63,7 @@ FLOORS: dict[str, int] = {
     # 6. What is done with a delivery, and what is sent.
     "runner/": 6,
     "client.py": 6,
+    "actions/": 6,
     # 7-8. Shell.
     "service/": 7,
     "deploy/": 7,
@@ -91,7 +92,6 @@ WINGS: dict[str, Wing] = {
         seen_from=10,
     ),
     "exports/cli/": Wing(floors=8, also=("exports/",), seen_from=10),
-    "deadletters.py": Wing(floors=4, also=("runner/dead_jobs.py", "runner/envelope.py", "runner/letters.py")),
     "diagnosis/": Wing(floors=2, also=("telemetry/",), seen_from=10),
     "diagnosis/cli/": Wing(floors=8, also=("diagnosis/",), seen_from=10),
     "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it

@@ -30,11 +30,12 @@ from steadyworker.errors import (
     NotPublished,
     PublishFailed,
     SendError,
+    SteadyWorkerError,
     TargetFull,
     UnknownQueue,
 )
 from steadyworker.job import Job
-from steadyworker.ledger.base import Claimed, JobId, Ledger, Moving, Row, State, Verdict
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
 from steadyworker.outcome import Counters, JobState
 from steadyworker.worker import Worker
 from steadyworker_sqlite import SqliteAdapter
@@ -662,3 +663,37 @@ def test_the_error_for_a_broker_that_cannot_be_reached_is_that_the_job_was_not_s
     with client, pytest.raises(SendError, match="The job 'k' was not sent") as raised:
         client.send("exports", {}, key="k")
     assert "may or may not" not in str(raised.value)
+
+
+def waits(place: Place, delay: float) -> Row:
+    """A job that failed once, and waits for its retry; the ledger has kept its message."""
+    verdict = Verdict(Moving.RETRY, "ValueError: no", Counters(attempts=1), delay)
+    with place.job("exports", "k") as (ledger, id_):
+        kept = KeptMessage(b"{}", b"{}")
+        row = ledger.claim(Claimed(id_, None, "host/boot/1", 0, b"d" * 32, Counters(), kept))
+        assert row is not None
+        assert ledger.moving(row.token, verdict)
+        assert ledger.moved(row.token, delay)
+    return row
+
+
+def test_a_job_that_waits_is_retried_now_or_at_another_time(place: Place) -> None:
+    row = waits(place, 3600.0)
+    with place.client() as client:
+        client.reschedule(Exports, "k", timedelta(hours=2))
+        with closing(open_ledger(place.options)) as ledger:
+            later = ledger.read(row.id)
+        client.retry(Exports, "k")
+        with pytest.raises(SteadyWorkerError, match="The job 'k-7' is not in the ledger: send the job"):
+            client.retry(Exports, "k-7")
+        with pytest.raises(ValueError, match="Expected a delay"):
+            client.reschedule(Exports, "k", -1)
+    with closing(open_ledger(place.options)) as ledger:
+        now = ledger.read(row.id)
+        assert [action.what for action in ledger.facts.actions()] == ["retry", "reschedule"]
+    assert later is not None
+    assert now is not None
+    assert (later.hop, round(later.due_in / 60)) == (row.hop + 1, 120)
+    assert (now.hop, now.due_in) == (row.hop + 2, 0.0)
+    (delivery,) = received(place.options, "exports", 1)
+    assert delivery.headers["sw-hop"] == str(now.hop + 1)

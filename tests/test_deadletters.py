@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, QueueSpec, Target
 from steadyworker.clock import Times
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import PublishFailed, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, Row, State, Verdict

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Target
 from steadyworker.clock import Times
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import REASON, WORKER
 from steadyworker.errors import LedgerUnavailable, PublishFailed, SteadyWorkerError, Unsettled
 from steadyworker.ledger.base import REPLAYED, Claimed, JobId, Ledger, Moving, State, Verdict
@@ -117,7 +117,7 @@ def test_a_replay_that_was_cut_off_at_any_step_is_repeated_without_harm(bench: B
     wrapped.fail_at = fails
     real = bench.ledger.replay, bench.ledger.forget
 
-    def refuse(*_: object) -> bool:
+    def refuse(*_: object, **__: object) -> bool:
         raise LedgerUnavailable("away")
 
     if fails in {"replay", "forget"}:

@@ -11,7 +11,7 @@ from threading import Event
 
 from pika import BlockingConnection
 from pika.adapters.select_connection import IOLoop
-from pika.exceptions import AMQPError
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 from typing_extensions import override
 
 from steadyworker.adapter import (
@@ -21,6 +21,7 @@ from steadyworker.adapter import (
     Finding,
     OutgoingMessage,
     PublishesMany,
+    Purges,
     QueueSpec,
     Renamable,
     Settings,
@@ -39,13 +40,15 @@ from steadyworker_rabbitmq.consumer import RabbitmqConsumer
 from steadyworker_rabbitmq.deadletters import PATIENCE, RabbitmqDeadLetters
 from steadyworker_rabbitmq.declare import prepare_at
 from steadyworker_rabbitmq.depth import Counts, DepthReader, count_queues
-from steadyworker_rabbitmq.errors import translated
+from steadyworker_rabbitmq.errors import is_missing, translated
 from steadyworker_rabbitmq.publisher import RabbitmqPublisher
 from steadyworker_rabbitmq.topology import Topology
 from steadyworker_rabbitmq.url import RabbitmqUrl, parse_url
 
 
-class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], PublishesMany, Renamable):
+class RabbitmqAdapter(
+    NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], PublishesMany, Purges, Renamable
+):
     """
     The adapter for one queue of one virtual host and one worker process. The adapter connects at its first use.
 
@@ -160,6 +163,16 @@ class RabbitmqAdapter(NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPubl
         if url.tls is None:
             found += unencrypted(url.addresses, "amqps:// in --broker")
         return found
+
+    @override
+    def purge(self) -> int:
+        with self._visit("purges its queue") as connection, translated(str(self._first)):
+            try:
+                return int(connection.channel().queue_purge(self._spec.queue).method.message_count)
+            except ChannelClosedByBroker as refused:
+                if is_missing(refused):
+                    return 0
+                raise
 
     @contextmanager
     @override

@@ -123,8 +123,10 @@ class RabbitmqDeadLetters(DeadLetters):
                 self._channel.basic_qos(prefetch_count=1)  # the broker replies to this request, and never to an ack
 
     def release(self) -> None:
-        """Release every dead letter that was not dropped, for the next reader."""
-        if self._consumer:
+        """Release every dead letter that was not dropped, for the next reader; the end of a connection releases them, too."""
+        if (
+            self._consumer and self._channel.is_open
+        ):  # pika does not expect the cancel of a consumer on a closed channel
             self._channel.basic_cancel(self._consumer)
             self._channel.basic_nack(multiple=True, requeue=True)
 

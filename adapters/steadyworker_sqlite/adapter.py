@@ -21,6 +21,7 @@ from steadyworker.adapter import (
     Finding,
     OutgoingMessage,
     PublishesMany,
+    Purges,
     QueueSpec,
     Settings,
     Settle,
@@ -44,7 +45,7 @@ from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 _finding = FindingTexts("steadyworker_sqlite")
 
 
-class SqliteAdapter(Adapter, Browses, PublishesMany):
+class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
     """
     One queue of one broker file, consumed by one worker process.
 
@@ -177,6 +178,10 @@ class SqliteAdapter(Adapter, Browses, PublishesMany):
             *access_findings("the broker file", self.path),
             *(_finding("embedded.missing-queue", queue=queue, path=self.path) for queue in missing),
         ]
+
+    @override
+    def purge(self) -> int:
+        return self._publisher.ask(lambda store: store.purge(self._spec.queue)) if self.exists() else 0
 
     @contextmanager
     @override

@@ -418,6 +418,15 @@ class Store:
             for headers, id_, sent_at, due in rows
         ]
 
+    def purge(self, queue: str) -> int:
+        """Remove the messages of a queue that are due, and that no consumer holds; return their number."""
+        with self.transaction(durable=True):
+            values = {"queue": queue, "now": self._clock.boottime()}
+            due = self._db.execute(f"SELECT m.seq {_READY} AND m.due <= :now", values).fetchall()
+            self._db.executemany("DELETE FROM deliveries WHERE seq = ?", due)
+            self._db.executemany("DELETE FROM messages WHERE seq = ?", due)
+        return len(due)
+
     def shrink(self) -> None:
         """Return some of the free pages to the file system, if more than half of the file is free."""
         with translated(self.path):

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from typing import Any
 
 import click
 import msgspec
 
+from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
+from steadyworker.actions.letters import LetterActions, LetterChoice
+from steadyworker.actions.report import ActionReport
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.completion import complete_key
+from steadyworker.cli.confirm import confirm, finish, is_terminal
+from steadyworker.cli.flags import Function
 from steadyworker.cli.group import Group
-from steadyworker.cli.output import Column, instant, json_line, table, tries, without_secrets
+from steadyworker.cli.moment import moment
+from steadyworker.cli.output import Column, instant, json_line, span, table, tries, without_secrets
 from steadyworker.cli.settings import client_settings
-from steadyworker.cli.targets import queue_argument, worker_or_queue
+from steadyworker.cli.targets import delay_option, queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
-from steadyworker.deadletters import DeadLetterQueue, Replayed
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
-from steadyworker.outcome import JobState
 from steadyworker.runner.letters import DeadLetter, unshown_text
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
@@ -47,6 +52,33 @@ _all = click.option("--all", "every", is_flag=True, help="Select every dead lett
 _with_gone = click.option(
     "--gone", is_flag=True, help="With --all: also the dead jobs whose letter is gone, and that the ledger has kept."
 )
+_yes = click.option(
+    "--yes", is_flag=True, help="Do not ask; a script needs this with --error-class, --reason, --since or --before."
+)
+
+
+def _filters(verb: Function) -> Function:
+    """Add the options that choose dead letters by their facts; the verb receives them as `choice`."""
+
+    @wraps(verb)
+    def called(*arguments: Any, **given: Any) -> Any:
+        names = ("error_class", "reason", "since", "before")
+        facts = {name: value for name in names if (value := given.pop(name)) is not None}
+        return verb(*arguments, choice=LetterChoice(**facts), **given)
+
+    options = (
+        click.option(
+            "--error-class", metavar="CLASS", help="All whose last error is of this class, such as ValueError."
+        ),
+        click.option("--reason", metavar="TEXT", help="All with this text in the reason or the last error."),
+        click.option(
+            "--since", callback=moment, metavar="WHEN", help="All that died since then: today, 2h, 2026-01-31."
+        ),
+        click.option("--before", callback=moment, metavar="WHEN", help="All that died before then."),
+    )
+    for option in reversed(options):
+        called = option(called)
+    return called
 
 
 @click.group(
@@ -57,6 +89,7 @@ Examples:
   steadyworker dead list   exports:PaymentExports
   steadyworker dead show   exports:PaymentExports export-m-17
   steadyworker dead replay exports:PaymentExports export-m-17 --from-start
+  steadyworker dead replay exports:PaymentExports --error-class Timeout --delay 1h
   steadyworker dead drop   payment-exports --all""",
 )
 def command() -> None:
@@ -76,7 +109,7 @@ def command() -> None:
 def list_(options: Options, *, target: str, as_json: bool) -> None:
     """List dead letters, oldest first, and then the newest 100 dead jobs whose letter is gone."""
     with _opened(target, options) as queue:
-        letters = [_with_facts(queue, letter) for letter in queue.letters(bodies=False)]
+        letters = [queue.with_facts(letter) for letter in queue.letters(bodies=False)]
         _print_parked(queue, letters)
         letters += _gone(queue)
         _print_gone(queue, beyond=_MOST_GONE)
@@ -111,7 +144,7 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
                     raise SteadyWorkerError(unshown_text([found]))
                 click.echo(found.body)
                 continue
-            letter = _with_facts(queue, found)
+            letter = queue.with_facts(found)
             checkpoint = row.checkpoint if (row := queue.row(letter)) else None
             if as_json:
                 json_line(_record(letter) | {"checkpoint": _json_or_text(checkpoint), "payload": _payload(letter)})
@@ -123,16 +156,32 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
 @command.command("replay")
 @queue_argument
 @_keys
-@client_settings
 @_all
 @_with_gone
+@_filters
 @click.option("--from-start", is_flag=True, help="Delete the checkpoint: the job starts from the beginning.")
+@delay_option("The least time until the jobs may run: 90s, 2h, 1d.")
+@_yes
 @_json
+@client_settings
 def replay(
-    options: Options, *, target: str, keys: Sequence[str], every: bool, gone: bool, from_start: bool, as_json: bool
+    options: Options,
+    *,
+    target: str,
+    keys: Sequence[str],
+    every: bool,
+    gone: bool,
+    choice: LetterChoice,
+    from_start: bool,
+    delay: float,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """
     Put dead letters back into their work queue.
+
+    Name them by KEYs, or choose them: --error-class, --reason, --since and --before narrow the choice down, --all takes all.
+    Before a choice is replayed, the command shows how many letters it has, and asks; with --all, it asks only at a terminal.
 
     Each job starts its next round, with all counters at zero.
     The command records the new round in the ledger first: then the job runs even if its message is lost.
@@ -140,97 +189,120 @@ def replay(
     If a replay is interrupted, run it again: no job runs twice because of this.
     """
 
-    def report(replayed: Replayed) -> None:
+    def each(replayed: Replayed) -> None:
         gone = replayed.letter.gone
         if as_json:
             json_line({"key": replayed.key, "round": replayed.round, "was": replayed.letter.key, "letter_gone": gone})
         else:
             how = "letter gone; replayed from the ledger" if gone else "replayed"
-            click.echo(f"{printable(replayed.letter.key)}: {how} as {replayed.key}, round {replayed.round}")
+            when = f", due in {span(delay)}" if delay else ""
+            click.echo(f"{printable(replayed.letter.key)}: {how} as {replayed.key}, round {replayed.round}{when}")
 
-    with _opened(target, options) as queue:
-        chosen = _chosen(keys, every=every, gone=gone)
-        _print_count(queue.replay(chosen, gone=gone, from_start=from_start, each=report), "replayed")
-        if every and not gone:
-            _print_gone(queue)
-        _print_left_alone(queue)
-        _unshown(queue)
+    _check_chosen(keys, choice, every=every, gone=gone)
+    with _actions(target, options) as actions:
+        queue = actions.opened()
+        chosen = _asked(actions, queue, keys, choice, "replays", gone=gone, yes=yes)
+        report = actions.replay(
+            queue, keys or None, chosen=chosen, gone=gone, from_start=from_start, delay=delay, each=each
+        )
+        _finish(queue, report, "replayed", counted=not keys and not gone and choice.is_open)
 
 
 @command.command("drop")
 @queue_argument
 @_keys
-@client_settings
 @_all
 @_with_gone
+@_filters
+@_yes
 @_json
-def drop(options: Options, *, target: str, keys: Sequence[str], every: bool, gone: bool, as_json: bool) -> None:
+@client_settings
+def drop(
+    options: Options,
+    *,
+    target: str,
+    keys: Sequence[str],
+    every: bool,
+    gone: bool,
+    choice: LetterChoice,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """
     Remove dead letters permanently, with all their copies, also the ledger's.
 
+    Name them by KEYs, or choose them: --error-class, --reason, --since and --before narrow the choice down, --all takes all.
+    Before a choice is dropped, the command shows how many letters it has, and asks; with --all, it asks only at a terminal.
     After that, the keys of these dead letters can be used again.
     """
 
-    def report(letter: DeadLetter) -> None:
+    def each(letter: DeadLetter) -> None:
         if as_json:
             json_line({"key": letter.key, "round": letter.round, "copies": letter.copies})
         else:
             click.echo(f"{printable(letter.key)}: dropped")
 
-    with _opened(target, options) as queue:
-        _print_count(queue.drop(_chosen(keys, every=every, gone=gone), gone=gone, each=report), "dropped")
-        if every and not gone:
-            _print_gone(queue)
-        _print_left_alone(queue)
-        _unshown(queue)
+    _check_chosen(keys, choice, every=every, gone=gone)
+    with _actions(target, options) as actions:
+        queue = actions.opened()
+        chosen = _asked(actions, queue, keys, choice, "drops", gone=gone, yes=yes)
+        report = actions.drop(queue, keys or None, chosen=chosen, gone=gone, each=each)
+        _finish(queue, report, "dropped", counted=not keys and not gone and choice.is_open)
+
+
+@contextmanager
+def _actions(target: str, options: Options) -> Iterator[LetterActions]:
+    queue = job_queue(worker_or_queue(target), options)
+    with Connections(options) as links:
+        yield LetterActions(links, queue)
 
 
 @contextmanager
 def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
-    queue = job_queue(worker_or_queue(target), options)
-    with Connections(options) as links:
-        yield DeadLetterQueue(
-            links.adapter(queue).dead_letters,
-            links.ledger(),
-            links.namespace(queue),
-            queue.name,
-            key_header=queue.key_header,
-            keep_message=None if isinstance(queue.opened_as, str) else queue.opened_as.keep_message,
+    with _actions(target, options) as actions:
+        yield actions.opened()
+
+
+def _check_chosen(keys: Sequence[str], choice: LetterChoice, *, every: bool, gone: bool) -> None:
+    if gone and not every and choice.is_open:
+        raise click.UsageError("Expected --all together with --gone, got --gone alone: a KEY needs no --gone.")
+    chooses = every or not choice.is_open
+    if bool(keys) == chooses:
+        got = "both" if keys else "neither"
+        raise click.UsageError(
+            f"Expected either KEYs or --all, --error-class, --reason, --since or --before, got {got}: "
+            "`steadyworker dead list` shows the keys."
         )
 
 
-def _chosen(keys: Sequence[str], *, every: bool, gone: bool) -> Sequence[str] | None:
-    if gone and not every:
-        raise click.UsageError("Expected --all together with --gone, got --gone alone: a KEY needs no --gone.")
-    if bool(keys) == every:
-        got = "both" if every else "neither"
-        raise click.UsageError(f"Expected either KEYs or --all, got {got}: `steadyworker dead list` shows the keys.")
-    return keys or None
+def _asked(
+    actions: LetterActions,
+    queue: DeadLetterQueue,
+    keys: Sequence[str],
+    choice: LetterChoice,
+    what: str,
+    *,
+    gone: bool,
+    yes: bool,
+) -> Sequence[DeadLetter] | None:
+    """Return the letters that the options choose, after a yes; None if KEYs choose them, or `--all` does without a question."""
+    if keys or (choice.is_open and (yes or not is_terminal())):
+        return None
+    chosen = actions.chosen(queue, choice, gone=gone)
+    if chosen:
+        confirm(f"{count_text(len(chosen), 'dead letter')} of {chosen[0].queue}", what, yes=yes)
+    return chosen
 
 
-def _print_count(done: Sequence[object], what: str) -> None:
-    click.echo(f"{count_text(len(done), 'dead letter')} {what}.", err=True)
-
-
-def _with_facts(queue: DeadLetterQueue, letter: DeadLetter) -> DeadLetter:
-    """Return the letter; if the broker itself made this letter, add the ledger's facts about the job."""
-    row = None
-    if letter.keyed and not letter.ours and not letter.reason:
-        with suppress(LedgerUnavailable):  # the letter is worth showing without the facts
-            row = queue.row(letter)
-    if row is None or row.job_state not in (JobState.DEAD, JobState.CANCELLED):
-        return letter
-    return replace(
-        letter,
-        reason=row.reason,
-        error_class=row.error_class,
-        error=row.error_text,
-        attempts=row.counters.attempts,
-        crashes=row.counters.crashes,
-        losses=row.counters.losses,
-        first_failed_at=row.counters.first_failed_at,
-        uid=row.uid,
-    )
+def _finish(queue: DeadLetterQueue, report: ActionReport, done: str, *, counted: bool) -> None:
+    """Print what an action has done and left; raise the error that ended it."""
+    finish(report, "dead letter", done)
+    click.echo(f"{count_text(len(report.changed), 'dead letter')} {done}.", err=True)
+    if counted:
+        _print_gone(queue)
+    _print_left_alone(queue)
+    if queue.unshown:
+        raise SteadyWorkerError(unshown_text(queue.unshown))
 
 
 def _print_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None:
@@ -262,12 +334,6 @@ def _print_left_alone(queue: DeadLetterQueue) -> None:
         each = ", ".join(f"{printable(name)} ({count})" for name, count in sorted(queue.others.items()))
         letters = f"{count_text(queue.others.total(), 'dead letter')} of other queues left alone: {each}."
         click.echo(f"{letters} Name the Worker of such a queue to see them.", err=True)
-
-
-def _unshown(queue: DeadLetterQueue) -> None:
-    """Raise SteadyWorkerError if letters stayed at the broker, because their content did not arrive."""
-    if queue.unshown:
-        raise SteadyWorkerError(unshown_text(queue.unshown))
 
 
 def _cells(letter: DeadLetter) -> list[str]:

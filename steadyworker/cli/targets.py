@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import Any
 import click
 
 from steadyworker.cli.completion import complete_key, complete_target, complete_worker
-from steadyworker.errors import ConfigError, SteadyWorkerError
+from steadyworker.cli.flags import Function
+from steadyworker.errors import ConfigError, SteadyWorkerError, delay_in_seconds
 from steadyworker.names import checked_key
 from steadyworker.worker import WORKER, Worker, load_worker
 
@@ -32,10 +33,27 @@ def _key(_ctx: click.Context, _argument: click.Parameter, key: str) -> str:
         raise click.UsageError(f"{error} `steadyworker jobs` shows the keys.") from error
 
 
+def _keys(ctx: click.Context, argument: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_key(ctx, argument, key) for key in keys)
+
+
+def _delay(_ctx: click.Context, _option: click.Parameter, text: str | None) -> float:
+    try:
+        return delay_in_seconds(text or 0)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def delay_option(help_: str, *, required: bool = False) -> Callable[[Function], Function]:
+    """Return the option `--delay`, whose value is a number of seconds; 0 without the option."""
+    return click.option("--delay", callback=_delay, required=required, metavar="D", help=help_)
+
+
 worker_arguments = click.argument(
     "targets", metavar="MODULE:CLASS...", nargs=-1, required=True, shell_complete=complete_worker
 )
 queue_argument = click.argument("target", metavar="MODULE:CLASS|QUEUE", shell_complete=complete_target)
+keys_argument = click.argument("keys", metavar="[KEY]...", nargs=-1, callback=_keys, shell_complete=complete_key)
 key_argument = click.argument("key", callback=_key, shell_complete=complete_key)
 
 

@@ -25,9 +25,11 @@ States
               └────────→ done
 
 `dead replay` first inserts the row of the next round.
-This row is `moved`, its retry is due now, and it has the message of the dead letter.
+This row is `moved`, its retry is due now or after the chosen delay, and it has the message of the dead letter.
 Then `dead replay` publishes the message.
 The hop of this row is -1, so the round's first message, with hop 0, counts as the row's retry.
+`retry` and `reschedule` first give a `moved` row another time and a hop above the hop of its delayed message.
+Then they publish a message with the next hop, for which the row now waits; the delayed message counts as a duplicate.
 A retry that arrives also claims a row that is still `moving`, because the arrival proves that the publish succeeded.
 A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark in the job's row.
@@ -35,6 +37,7 @@ If the job has no row, `Client.cancel` inserts an `interrupted` row, which fits 
 Each worker process reads the marks of its running jobs every 2 s, in one query; the same query reads the pauses of queues.
 If a job has a cancel mark, the ledger refuses every commit of the job's exports, so an accepted cancel stops every later commit.
 If a job already has a mark at its claim, the job does not run, and becomes a dead letter.
+`cancel --undo` removes the mark of an `interrupted` or `moved` row, because no run can have read it; a row that only holds a mark goes with it.
 
 Decision table
 --------------
@@ -144,6 +147,7 @@ A row that `cancel` inserted for a job that was never claimed is no orphan.
 | a queue that was deleted, if `topology` is not `declare` | the worker process is not ready, and names the queue; the jobs go on when the queue exists |
 | a message without a key | the copy with the generated key is the job's message; before the claim, only the broker has it |
 | rounds | each round has its own message; only the last round of a key can run as an orphan; an earlier round that moves to a dead letter still gets its letter |
+| `retry`, `reschedule` | raise the row's hop before the publish; if this process dies between the two, the delayed message counts as a duplicate, and the job runs as an orphan at its new time |
 | `dead replay` | inserts the next round's row and message before the publish, so this round runs even if the broker loses the message |
 | a dead letter that is lost | `dead replay` uses the kept message; `dead drop` deletes the kept message with the row |
 | `send --again` | makes another round, which replaces the unfinished round; the unfinished round becomes `dead` without a run, unless its message comes first |

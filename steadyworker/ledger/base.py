@@ -413,13 +413,26 @@ class Ledger(Protocol):
         """Record that a message of this unfinished job comes in `delay` seconds, so the job is no orphan before that time."""
         ...
 
-    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
+    def replay(
+        self, id: JobId, message: KeptMessage, body_sha256: bytes, *, delay: float = 0.0, wake_in: float = 0.0
+    ) -> bool:
         """
         Insert the row of a dead job's next round; return False if the round has a row already.
 
-        The row is `moved`, its retry is due now, and it has this message.
+        The row is `moved`, its retry is due in `delay` seconds, and it has this message.
+        If the broker delivers in time, the message comes in `wake_in` seconds at the latest.
         The row's hop is -1, so the round's first message, with hop 0, is the retry for which a `moved` row waits.
         The row copies the checkpoint of the previous round.
+        """
+        ...
+
+    def reschedule(self, seen: Row, delay: float, wake_in: float) -> bool:
+        """
+        Make the retry of a `moved` job due in `delay` seconds, and raise the row's hop by 1.
+
+        So the message that was sent for this retry counts as a duplicate, and the job waits for a message with the next hop.
+        If the broker delivers in time, that message comes in `wake_in` seconds at the latest.
+        Return False if the row is not `moved`, or has changed since `seen` was read; the ledger then changes nothing.
         """
         ...
 
@@ -549,6 +562,15 @@ class Ledger(Protocol):
         A job without a row gets an `interrupted` row, which fits a message with any body.
         `purge` deletes this row 14 days after the last cancel, if no message has claimed the row.
         A job that is `done` or `dead` stays as it is.
+        """
+        ...
+
+    def uncancel(self, id: JobId) -> bool:
+        """
+        Remove the cancel mark of a job without a run: of an `interrupted` or `moved` job.
+
+        A row that `cancel` inserted, and that no message has claimed, goes with its mark.
+        Return False if the job has no mark, or if a worker process may have read the mark; the ledger then changes nothing.
         """
         ...
 

@@ -102,9 +102,13 @@ class DeadJobs:
         if _is_begun(self._ledger.read(after)):
             self._ledger.clear_checkpoint(after)
 
-    def begin_round(self, letter: DeadLetter, message: OutgoingMessage, now: float) -> bool:
+    def begin_round(
+        self, letter: DeadLetter, message: OutgoingMessage, now: float, *, delay: float = 0.0, wake_in: float = 0.0
+    ) -> bool:
         """
         Write the row of a dead job's next round with this message; return False if the round gets no row.
+
+        The round is due in `delay` seconds, and its message comes in `wake_in` seconds.
 
         If a letter was made without a run, the old round has no row, and the next round gets no row.
         The message then has to pass the same checks again.
@@ -115,7 +119,8 @@ class DeadJobs:
         if not (self._ledger.message(self.id(letter)) if keeps is None else keeps):
             return False
         delivery = Delivery(-1, "", self._queue, letter.body, message.headers, message.message_id, sent_at=now)
-        self._ledger.replay(_next(self.id(letter)), kept(delivery), hashlib.sha256(letter.body).digest())
+        digest = hashlib.sha256(letter.body).digest()
+        self._ledger.replay(_next(self.id(letter)), kept(delivery), digest, delay=delay, wake_in=wake_in)
         return True
 
     def end_round(self, letter: DeadLetter) -> None:

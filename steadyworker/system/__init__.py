@@ -1,1 +1,1 @@
-"""The operating system: processes and memory (`procfs`), this host (`host`), messages to systemd (`systemd`), and files."""
+"""The operating system: processes and memory (`procfs`), this host (`host`), its user (`person`), messages to systemd (`systemd`), and files."""

@@ -128,6 +128,11 @@ class MemoryJob:
             self.wake_at = now + wake_in
             self.keep_until = wall + max(0.0, self.due - now) + retention.MOVED
 
+    def waits(self, delay: float, now: float, wall: float, wake_in: float) -> None:
+        """Make a retry due in `delay` seconds; `now` is a reading of the boot clock, and `wall` of the wall clock."""
+        self.due, self.delay = now + delay, delay
+        self.move(now, wall, wake_in, retention.USUAL)
+
     def end(self, state: State, wall: float, keep: float) -> None:
         """Record that the job ended in this state, and keep the row for `keep` seconds; `wall` is the wall clock."""
         self.state = state

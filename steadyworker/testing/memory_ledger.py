@@ -199,7 +199,9 @@ class MemoryLedger(Ledger):
                 job.wake_at = max(job.wake_at or 0.0, self._clock.boottime() + delay)
 
     @override
-    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
+    def replay(
+        self, id: JobId, message: KeptMessage, body_sha256: bytes, *, delay: float = 0.0, wake_in: float = 0.0
+    ) -> bool:
         with self._lock:
             if id in self._jobs:
                 return False
@@ -209,7 +211,17 @@ class MemoryLedger(Ledger):
             job.message, job.body_sha256, job.hop, job.target = message, body_sha256, -1, Moving.RETRY
             job.reason, job.due = REPLAYED, self._clock.boottime()
             job.fence = self._fence = self._next_fence()
-            job.move(self._clock.boottime(), self._clock.wall(), 0.0, self._retentions.of(id))
+            job.waits(delay, self._clock.boottime(), self._clock.wall(), wake_in)
+            return True
+
+    @override
+    def reschedule(self, seen: Row, delay: float, wake_in: float) -> bool:
+        with self._lock:
+            job = self._jobs.get(seen.id)
+            if job is None or job.state is not State.MOVED or not job.unchanged(seen) or job.hop != seen.hop:
+                return False
+            job.hop += 1
+            job.waits(delay, self._clock.boottime(), self._clock.wall(), wake_in)
             return True
 
     @override
@@ -378,6 +390,17 @@ class MemoryLedger(Ledger):
             if job.state not in _ENDED:
                 job.mark(reason, self._clock.wall())
             return job.state
+
+    @override
+    def uncancel(self, id: JobId) -> bool:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is None or job.cancel_reason is None or job.state not in (State.INTERRUPTED, State.MOVED):
+                return False
+            if job.fence == 0:
+                del self._jobs[id]
+            job.cancel_reason = None
+            return True
 
     @override
     def conflict(self, id: JobId) -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage, Redelivered, Target
 from steadyworker.clock import Times
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import HOP, KEY, ROUND, UID
 from steadyworker.ledger.base import Claimed, Moving, Row, Verdict
 from steadyworker.outcome import Counters

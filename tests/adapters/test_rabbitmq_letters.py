@@ -14,10 +14,10 @@ from typing import Any
 import pika
 import pytest
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import Finding, OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.cli.dead import _record
 from steadyworker.clock import SystemClock, Times
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import LettersHeld
 from steadyworker.ledger.base import Ledger, State

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import Delivery, OutgoingMessage, QueueSpec, Settings, Target
 from steadyworker.clock import SystemClock, Times
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import BrokerUnavailable, LettersHeld, Unsettled
 from steadyworker.testing.memory_ledger import MemoryLedger

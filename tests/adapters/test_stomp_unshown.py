@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import Delivery, QueueSpec, Settings, Settle, Settled
 from steadyworker.clock import SystemClock, Times
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import KEY
 from steadyworker.errors import SteadyWorkerError, Unsettled
 from steadyworker.testing.memory_ledger import MemoryLedger

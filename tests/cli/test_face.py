@@ -37,8 +37,13 @@ VERBS = (
     "jobs",
     "find",
     "retry",
+    "reschedule",
     "cancel",
     "dead",
+    "pause",
+    "resume",
+    "purge",
+    "actions",
     "deploy",
     "adapters",
 )
@@ -178,7 +183,10 @@ def test_a_character_that_standard_output_cannot_encode_is_an_escape(shell: Shel
         (["dead", "lst", "exports"], "got 'lst': did you mean list?"),
         (
             ["nope"],
-            "Expected one of the commands run, exec, send, check, jobs, show, queues, workers, find, retry, cancel, dead, deploy, adapters, explain, trace, verify, got 'nope'",
+            (
+                "Expected one of the commands run, exec, send, check, jobs, show, queues, workers, find, retry, reschedule, "
+                "cancel, dead, pause, resume, purge, actions, deploy, adapters, explain, trace, verify, got 'nope'"
+            ),
         ),
         (["run", "app:Exports", "--max-job", "1"], "--max-jobs"),
         (["jobs", "--watch", "--json"], "Expected --watch or --json, got both"),

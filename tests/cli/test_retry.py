@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from steadyworker.actions.jobs import needs_no_message
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
 from steadyworker.cli import verbs
-from steadyworker.cli.retry import _problem
 from steadyworker.delivery import UID, Delivery
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
 from steadyworker.ledger.rules import Action, Claim, Finish, HeldBy, action_for
@@ -60,7 +60,7 @@ def test_the_message_leads_to_what_the_lost_one_would_have_led_to(row: Row, hop:
 
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.RUNNING])
 def test_the_command_of_a_remedy_can_be_copied_into_a_shell(state: State) -> None:
-    problem = _problem(replace(ROW, id=replace(ROW.id, key="bill; ls"), state=state, lease_over=False))
+    problem = needs_no_message(replace(ROW, id=replace(ROW.id, key="bill; ls"), state=state, lease_over=False))
     assert "bill; ls" in shlex.split(problem[problem.index("`") + 1 : problem.rindex("`")])
 
 
@@ -115,13 +115,12 @@ def test_an_unfinished_job_gets_its_message_again(
         (
             lambda ledger, row: ledger.done(row.token),
             True,
-            "which is done: `steadyworker send exports … --key k-1 --again`",
+            "k-1 is done: `steadyworker send exports … --key k-1 --again`",
         ),
         (lambda ledger, row: None, True, "wait for its end, or stop it with `steadyworker cancel exports k-1`"),
-        (wait_for_retry(90.0), True, "whose retry is due in 1 min 30 s: wait for it"),
         (interrupt, False, "send the same message again, with `steadyworker send exports … --key k-1 --again`"),
     ],
-    ids=["done", "running", "not due", "no message"],
+    ids=["done", "running", "no message"],
 )
 def test_a_job_that_needs_no_message_or_has_none_is_refused_with_the_remedy(
     queues: Queues, retry: Callable[..., Result], then: Callable[[Ledger, Row], None], remedy: str, *, keep: bool
@@ -134,8 +133,8 @@ def test_a_job_that_needs_no_message_or_has_none_is_refused_with_the_remedy(
 
 def test_a_dead_job_is_refused_and_named_with_its_own_command(queues: Queues, retry: Callable[..., Result]) -> None:
     queues.dead("k-1")
-    assert "which is dead: `steadyworker dead replay exports k-1`" in retry("k-1").output
-    assert "of which the ledger has no record" in retry("k-7").output
+    assert "k-1 is dead: `steadyworker dead replay exports k-1`" in retry("k-1").output
+    assert "k-7 is not in the ledger: send the job" in retry("k-7").output
 
 
 def test_a_cancelled_job_of_which_no_message_came_is_refused(queues: Queues, retry: Callable[..., Result]) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import DeadLetters, Delivery, OutgoingMessage
 from steadyworker.backends.connections import Connections, JobQueue
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.errors import Unsettled
 from tests.cli.kit import Queues, Shell
 

@@ -102,7 +102,7 @@ def test_a_name_that_is_not_there_is_missed() -> None:
 def test_the_changelog_names_the_calls_of_a_client_and_those_that_are_awaited() -> None:
     (line,) = re.findall(r"^- `Client`: (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     named_calls, awaited = re.split(r", and ", line)
-    calls = {"send", "send_many", "status", "find", "cancel"}
+    calls = {"send", "send_many", "status", "find", "cancel", "retry", "reschedule"}
     waits = {"asend", "asend_many", "astatus", "acancel"}
     assert set(CODE.findall(named_calls)) == calls
     assert set(CODE.findall(awaited)) == waits

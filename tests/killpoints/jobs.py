@@ -14,7 +14,7 @@ from typing import Any
 
 from tenacity import wait_fixed
 
-from steadyworker import Job, RetryPolicy, Worker
+from steadyworker import Job, Retry, RetryPolicy, Worker
 from steadyworker.exports import RowExport
 
 FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
@@ -58,6 +58,18 @@ class Plain(Worker[dict[str, Any], int]):
             job.checkpoint(position + 1)
             struck(f"mid-job:{position + 1}")
         struck("returning")
+
+
+class Patient(Worker[dict[str, Any]]):
+    """Fails once, and then waits for long."""
+
+    queue = "patient"
+    time_limit = 60
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", f"{job.key} {job.attempt} 0")
+        if job.attempt == 1:
+            raise Retry("not yet", delay=30.0)
 
 
 class Exports(Worker[dict[str, Any]]):

@@ -8,14 +8,18 @@ from typing import Any
 
 from steadyworker.cli import verbs
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
-from steadyworker_sqlite.adapter import SqliteDeadLetters
+from steadyworker_sqlite.adapter import SqliteAdapter, SqliteDeadLetters
 
 STEPS: dict[str, type[Any]] = {
     "replay": SqliteLedger,
     "publish": SqliteDeadLetters,
     "drop": SqliteDeadLetters,
     "forget": SqliteLedger,
+    "reschedule": SqliteLedger,
+    "send": SqliteAdapter,
 }
+NAMES = {"send": "publish"}
+"""The name of the call, where a step has another name."""
 
 
 def die() -> None:
@@ -25,13 +29,14 @@ def die() -> None:
 
 if __name__ == "__main__":
     step, _, when = os.environ["KILL_AT"].partition(":")
-    real = getattr(STEPS[step], step)
+    name = NAMES.get(step, step)
+    real = getattr(STEPS[step], name)
 
-    def killing(*arguments: Any) -> None:
+    def killing(*arguments: Any, **options: Any) -> None:
         """Die before the call, or after it."""
         if when == "after":
-            real(*arguments)
+            real(*arguments, **options)
         die()
 
-    setattr(STEPS[step], step, killing)
+    setattr(STEPS[step], name, killing)
     verbs(prog_name="steadyworker")

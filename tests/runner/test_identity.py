@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import Delivery, QueueSpec, Redelivered
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import HOP, KEY, QUEUE, REASON, ROUND, UID, WORKER
 from steadyworker.errors import Reject
 from steadyworker.events import DeliveryDeferred

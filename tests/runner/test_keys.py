@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.adapter import DeadLetters, Delivered, QueueSpec
-from steadyworker.deadletters import DeadLetterQueue
 from steadyworker.delivery import DEAD_HEADERS, HOP, KEY, REASON, ROUND, Delivery, OutgoingMessage, Target
 from steadyworker.errors import Reject, Snooze
 from steadyworker.events import DeliveryRejected, DuplicateAcked, JobSettled

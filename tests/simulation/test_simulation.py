@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ from steadyworker.runner.turn import TurnWrites
 from steadyworker.runner.unkeyed import UnkeyedMessages
 from steadyworker.testing.memory_job import MemoryJob
 from steadyworker.testing.memory_ledger import MemoryLedger
+from tests.simulation.hurried import hurried
 from tests.simulation.lossy import NO_LOSS, STORM, LossyWorld, lossy
 from tests.simulation.unkeyed import SOME, WITHOUT_DOUBT, LonelyWorld, UnkeyedWorld
 from tests.simulation.world import CALM, CONNECTIONS_ONLY, Faults, Violation, World, history
@@ -58,6 +60,20 @@ def test_every_guarantee_holds_in_every_history(chunk: int) -> None:
     """100,000 histories on the ledger in memory, with a broker that loses messages, a tenth of them with adoption switched off."""
     for seed in range(chunk * EACH, (chunk + 1) * EACH):
         lossy(seed, STORM, adoption=seed % 10 != 0)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(1, 20))])
+def test_every_guarantee_holds_when_an_operator_gives_retries_another_time(chunk: int) -> None:
+    """Also on a broker with delay levels, and if the command dies between the ledger's write and the message, or after both."""
+    acted: Counter[str] = Counter()
+    for seed in range(chunk * 500, (chunk + 1) * 500):
+        world = hurried(seed, STORM, adoption=seed % 10 != 0)
+        acted += Counter(
+            retried=world.retried, rescheduled=world.rescheduled, undone=world.undone, died=world.died_at_once
+        )
+    assert min(acted[what] for what in ("retried", "rescheduled", "died")) > 50, acted
+    assert acted["undone"] > 0, acted
 
 
 @pytest.mark.timeout(600)

@@ -260,12 +260,18 @@ class PostgresLedger(Ledger):
         self._change(sql.DEFERRED, pk_values(id) | {"delay": min(delay, LONGEST_DELAY)})
 
     @override
-    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
+    def replay(
+        self, id: JobId, message: KeptMessage, body_sha256: bytes, *, delay: float = 0.0, wake_in: float = 0.0
+    ) -> bool:
         values = pk_values(id) | message_values(message) | {"uid": secrets.token_hex(16), "body_sha256": body_sha256}
-        values |= KEEP | {"reason": REPLAYED}
+        values |= _waits(delay, wake_in) | {"reason": REPLAYED}
         with self._record.connection() as db:
             ((fence,),) = db.run(sql.DRAW).fetchall()
             return db.run(sql.REPLAY, values | {"drawn": fence}).rowcount == 1
+
+    @override
+    def reschedule(self, seen: Row, delay: float, wake_in: float) -> bool:
+        return self._change(sql.RESCHEDULE, seen_values(seen) | _waits(delay, wake_in) | {"hop": seen.hop}) == 1
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
@@ -391,6 +397,10 @@ class PostgresLedger(Ledger):
         return None if uid == ours else State(state)
 
     @override
+    def uncancel(self, id: JobId) -> bool:
+        return any(self._change(each, pk_values(id)) for each in (sql.UNCANCEL, sql.UNCANCEL_UNSEEN))
+
+    @override
     def conflict(self, id: JobId) -> None:
         self._change(sql.CONFLICT, pk_values(id))
 
@@ -510,6 +520,11 @@ class PostgresLedger(Ledger):
             if len(page) < rows:
                 below = start
             rows = min(2 * rows, _MOST_ROWS)
+
+
+def _waits(delay: float, wake_in: float) -> Values:
+    """Return the values of a job that waits for `delay` seconds, and whose message comes in `wake_in` seconds."""
+    return KEEP | {"delay": min(delay, LONGEST_DELAY), "wake_in": min(wake_in, LONGEST_DELAY)}
 
 
 def _locked(error: LedgerUnavailable) -> bool:

@@ -170,16 +170,23 @@ MESSAGE = f"SELECT body, facts FROM steadyworker_messages JOIN steadyworker_jobs
 REPLAY = f"""
     WITH inserted AS (
         INSERT INTO steadyworker_jobs (
-            namespace, queue, key, round, uid, body_sha256, state, hop, fence, target, not_before, wake_at, reason,
+            namespace, queue, key, round, uid, body_sha256, state, hop, fence, target, not_before, delay, wake_at, reason,
             checkpoint, keep_until
         ) VALUES (
-            %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, %(body_sha256)s, 'moved', -1, %(drawn)s, 'retry', {NOW},
-            {NOW}, %(reason)s, {_CHECKPOINT_OF_ROUND_BEFORE}, {after("%(keep_moved)s")}
+            %(namespace)s, %(queue)s, %(key)s, %(round)s, %(uid)s, %(body_sha256)s, 'moved', -1, %(drawn)s, 'retry',
+            {after("%(delay)s")}, %(delay)s, {after("%(wake_in)s")}, %(reason)s, {_CHECKPOINT_OF_ROUND_BEFORE},
+            {after("%(delay)s")} + make_interval(secs => %(keep_moved)s)
         ) ON CONFLICT (namespace, queue, key, round) DO NOTHING RETURNING number
     )
     INSERT INTO steadyworker_messages (number, body, facts) SELECT number, {_BODY}, %(facts)s FROM inserted
 """
 # This write does not wait for the disk: if the write is lost, the job only counts as an orphan earlier.
+RESCHEDULE = f"""
+    UPDATE steadyworker_jobs SET
+        hop = hop + 1, not_before = {after("%(delay)s")}, delay = %(delay)s, wake_at = {after("%(wake_in)s")},
+        keep_until = {after("%(delay)s")} + make_interval(secs => %(keep_moved)s)
+    WHERE {_SEEN} AND hop = %(hop)s AND state = 'moved'
+"""
 DEFERRED = f"""
     {committing("'off'")}
     UPDATE steadyworker_jobs SET wake_at = greatest(wake_at, {after("%(delay)s")})
@@ -333,6 +340,11 @@ CANCEL = f"""
         keep_until = CASE job.fence WHEN 0 THEN excluded.keep_until ELSE job.keep_until END
     RETURNING job.state, job.uid
 """
+UNCANCEL = f"""
+    UPDATE steadyworker_jobs SET cancel_reason = NULL
+    WHERE {_JOB} AND cancel_reason IS NOT NULL AND fence > 0 AND state IN ('interrupted', 'moved')
+"""
+UNCANCEL_UNSEEN = f"DELETE FROM steadyworker_jobs WHERE {_JOB} AND cancel_reason IS NOT NULL AND fence = 0"
 CONFLICT = f"UPDATE steadyworker_jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE steadyworker_jobs SET checkpoint = NULL, checkpoint_fence = NULL

@@ -75,6 +75,7 @@ from steadyworker.ledger.sqlite.facts import SqliteFacts
 from steadyworker.ledger.sqlite.file import LedgerFile
 from steadyworker.ledger.sqlite.place import creation_findings, place_findings
 from steadyworker.ledger.sqlite.rows import (
+    due_values,
     kept_values,
     new_row,
     number_of,
@@ -249,14 +250,21 @@ class SqliteLedger(Ledger):
         self._file.later(id.key, sql.DEFERRED, pk_values(id) | {"wake_at": self._clock.wall() + delay})
 
     @override
-    def replay(self, id: JobId, message: KeptMessage, body_sha256: bytes) -> bool:
-        values = pk_values(id) | KEEP | {"now": self._clock.wall(), "body_sha256": body_sha256, "reason": REPLAYED}
+    def replay(
+        self, id: JobId, message: KeptMessage, body_sha256: bytes, *, delay: float = 0.0, wake_in: float = 0.0
+    ) -> bool:
+        values = pk_values(id) | self._waits(delay, wake_in) | {"body_sha256": body_sha256, "reason": REPLAYED}
         with self._file.transaction() as db:
             drawn = self._draw(db)
             inserted = db.execute(sql.REPLAY, values | {"drawn": drawn, "uid": _new_uid(drawn)}).rowcount == 1
             if inserted:
                 db.execute(sql.KEEP, (drawn, message.body, message.facts))
         return inserted
+
+    @override
+    def reschedule(self, seen: Row, delay: float, wake_in: float) -> bool:
+        values = seen_values(seen) | self._waits(delay, wake_in) | {"hop": seen.hop}
+        return self._change(sql.RESCHEDULE, values) == 1
 
     @override
     def claim(self, claim: Claimed) -> Row | None:
@@ -395,6 +403,12 @@ class SqliteLedger(Ledger):
             return None
 
     @override
+    def uncancel(self, id: JobId) -> bool:
+        with self._file.transaction() as db:
+            self._file.orders_changed()
+            return any(db.execute(each, pk_values(id)).rowcount for each in (sql.UNCANCEL, sql.UNCANCEL_UNSEEN))
+
+    @override
     def conflict(self, id: JobId) -> None:
         self._change(sql.CONFLICT, pk_values(id))
 
@@ -515,6 +529,11 @@ class SqliteLedger(Ledger):
 
     def _lease(self) -> Values:
         return {"boot": self._boot, "lease_until": self._clock.boottime() + self._times.lease}
+
+    def _waits(self, delay: float, wake_in: float) -> Values:
+        """Return the values of a job that waits for `delay` seconds, and whose message comes in `wake_in` seconds."""
+        values = {"delay": delay, "wake_in": wake_in, "now": self._clock.wall()}
+        return KEEP | due_values(delay, self._clock, self._boot) | values
 
     def _verdict(self, verdict: Verdict) -> Values:
         return settlement_values(verdict, self._clock, self._boot)

@@ -14,8 +14,12 @@ from steadyworker.outcome import Counters
 
 def settlement_values(verdict: Verdict, clock: Clock, boot: str) -> Values:
     """Return the parameters of a settlement; the delay of its retry begins now."""
-    due = {"boot": boot, "due": clock.boottime() + verdict.delay, "not_before": clock.wall() + verdict.delay}
-    return verdict_values(verdict, storable) | due
+    return verdict_values(verdict, storable) | due_values(verdict.delay, clock, boot)
+
+
+def due_values(delay: float, clock: Clock, boot: str) -> Values:
+    """Return the parameters of a time of this boot: the time after `delay` seconds."""
+    return {"boot": boot, "due": clock.boottime() + delay, "not_before": clock.wall() + delay}
 
 
 def kept_values(message: KeptMessage) -> Values:

@@ -444,12 +444,18 @@ KEEP_FIRST = f"""
 MESSAGE = f"SELECT body, facts FROM messages WHERE number = (SELECT rowid FROM jobs WHERE {_JOB})"
 REPLAY = f"""
     INSERT INTO jobs (
-        rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, target, not_before, wake_at, reason,
-        checkpoint, keep_until, created_at
+        rowid, namespace, queue, key, round, uid, body_sha256, state, hop, fence, target, due_boot, due, not_before, delay,
+        wake_at, reason, checkpoint, keep_until, created_at
     ) VALUES (
-        :drawn, :namespace, :queue, :key, :round, :uid, :body_sha256, 'moved', -1, :drawn, 'retry', :now, :now, :reason,
-        {_CHECKPOINT_OF_ROUND_BEFORE}, :now + :keep_moved, :now
+        :drawn, :namespace, :queue, :key, :round, :uid, :body_sha256, 'moved', -1, :drawn, 'retry', :boot, :due, :not_before,
+        :delay, :now + :wake_in, :reason, {_CHECKPOINT_OF_ROUND_BEFORE}, :not_before + :keep_moved, :now
     ) ON CONFLICT DO NOTHING
+"""
+RESCHEDULE = f"""
+    UPDATE jobs SET
+        hop = hop + 1, due_boot = :boot, due = :due, not_before = :not_before, delay = :delay,
+        wake_at = :now + :wake_in, keep_until = :not_before + :keep_moved
+    WHERE {_SEEN} AND hop = :hop AND state = 'moved'
 """
 DEFERRED = f"""
     UPDATE jobs SET wake_at = max(coalesce(wake_at, 0), :wake_at) WHERE {_JOB} AND state NOT IN ('done', 'dead') AND fence > 0
@@ -551,6 +557,11 @@ CANCEL_UNSEEN = """
     INSERT INTO jobs (rowid, namespace, queue, key, round, uid, state, cancel_reason, keep_until, created_at)
     VALUES (:drawn, :namespace, :queue, :key, :round, :uid, 'interrupted', :reason, :now + :keep_mark, :now)
 """
+UNCANCEL = f"""
+    UPDATE jobs SET cancel_reason = NULL
+    WHERE {_JOB} AND cancel_reason IS NOT NULL AND fence > 0 AND state IN ('interrupted', 'moved')
+"""
+UNCANCEL_UNSEEN = f"DELETE FROM jobs WHERE {_JOB} AND cancel_reason IS NOT NULL AND fence = 0"
 CONFLICT = f"UPDATE jobs SET conflicts = conflicts + 1 WHERE {_JOB}"
 CLEAR_CHECKPOINT = f"""
     UPDATE jobs SET checkpoint = NULL, checkpoint_fence = NULL WHERE {_JOB} AND state NOT IN ('running', 'moving')

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from steadyworker.adapter import Adapter, Delays, PublishesMany, QueueSpec
+from steadyworker.adapter import Adapter, Delays, PublishesMany, Purges, QueueSpec
 from steadyworker.clock import SystemClock
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
 from steadyworker.errors import LettersHeld
@@ -93,6 +93,29 @@ class PublishPromises(AdapterBench):
         tape = self.started(worker, 1)
         self.let_pass(self.delay)
         assert tape.delivery().headers[KEY] == "k-1"
+
+    def test_a_purge_deletes_only_what_waits(self, open_adapter: Open) -> None:
+        """A message that a consumer holds, a delayed message and a dead letter stay; the number of deleted messages is returned."""
+        worker, sender = open_adapter(), open_adapter()
+        if not isinstance(sender, Purges):
+            pytest.skip("this adapter cannot purge a queue")
+        tape = self.started(worker, 1)
+        sender.publish(message("held"))
+        held = tape.delivery()
+        worker.prefetch(0)
+        waiting = [message("k-1"), message("k-2")]
+        for each in (*waiting, message("dead", to=Target.DEAD)):
+            sender.publish(each)
+        sender.publish(message("later", to=Target.LATER, delay=self.delay))
+        assert sender.purge() == len(waiting)
+        assert sender.purge() == 0
+        with sender.dead_letters() as letters:
+            assert [letter.headers[KEY] for letter in letters] == ["dead"]
+        worker.settle(held, Settle.ACK)
+        worker.prefetch(5)
+        self.let_pass(self.delay)
+        assert tape.delivery(2).headers[KEY] == "later"
+        tape.stays(deliveries=2)
 
     def test_a_dead_letter_is_no_work(self, adapter: Adapter) -> None:
         """A dead letter goes to the dead-letter queue unchanged, and is never delivered as a job."""

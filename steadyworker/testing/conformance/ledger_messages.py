@@ -498,6 +498,67 @@ class MessagePromises(LedgerBench):
         self.let_pass(clock, self.times.lease * 0.1)
         assert self.found(ledger) == ["later"]
 
+    # --- Retries at another time ------------------------------------------------------------------------------------------
+
+    def test_a_retry_gets_another_time_and_waits_for_another_message(self, ledger: Ledger, clock: FakeClock) -> None:
+        """`reschedule` changes only the time of the retry and the hop; the job is no orphan before its new message comes."""
+        ledger.register(ME, "host", [NAME])
+        token = brought(ledger, State.MOVING)
+        assert ledger.moved(token, 100 * self.times.lease)
+        before = seen(ledger)
+        delay = self.times.lease
+        assert ledger.reschedule(before, delay, delay * 1.5)
+        after = seen(ledger)
+        assert (after.hop, after.delay) == (before.hop + 1, delay)
+        assert delay * 0.5 < after.due_in <= delay
+        same = replace(after, hop=before.hop, delay=before.delay)
+        assert timeless(same) == timeless(before)
+        assert ledger.message(JOB) == MESSAGE
+        self.let_pass(clock, delay * 1.2)
+        assert seen(ledger).due_in == 0.0
+        assert self.found(ledger) == []
+        self.let_pass(clock, delay * 0.5)
+        assert self.found(ledger) == [JOB.key]
+
+    def test_a_retry_can_be_due_now(self, ledger: Ledger) -> None:
+        """A worker process may then claim the job; the hop of the claim is the hop of the new message."""
+        moving = kept(ledger).token
+        assert ledger.moving(moving, replace(AGAIN, delay=3600.0))
+        assert ledger.moved(moving, 3600.0)
+        assert ledger.reschedule(seen(ledger), 0.0, 0.0)
+        row = seen(ledger)
+        assert (row.due_in, row.hop) == (0.0, 1)
+        assert kept(ledger, seen=row, hop=2).hop == 2
+
+    @pytest.mark.parametrize("state", [state for state in State if state is not State.MOVED])
+    def test_only_a_retry_that_waits_gets_another_time(self, ledger: Ledger, state: State) -> None:
+        """In every other state, `reschedule` returns False, and changes nothing."""
+        before, _ = in_state(ledger, state)
+        assert not ledger.reschedule(before, 60.0, 60.0)
+        assert timeless(seen(ledger)) == timeless(before)
+
+    def test_a_retry_that_has_changed_since_it_was_read_keeps_its_time(self, ledger: Ledger) -> None:
+        """Of two processes that read the same row, one reschedules the job; after a claim, none does."""
+        before, _ = in_state(ledger, State.MOVED)
+        assert ledger.reschedule(before, 60.0, 60.0)
+        assert not ledger.reschedule(before, 0.0, 0.0)
+        second = seen(ledger)
+        assert second.due_in > 0.0
+        kept(ledger, seen=second)
+        assert not ledger.reschedule(second, 0.0, 0.0)
+        assert not ledger.reschedule(replace(second, id=replace(JOB, key="unknown")), 0.0, 0.0)
+
+    def test_a_retry_at_a_later_time_is_kept_longer(self, ledger: Ledger, clock: FakeClock) -> None:
+        """`purge` deletes the row 14 days after its new time."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        in_state(ledger, State.MOVED)
+        assert ledger.reschedule(seen(ledger), 10 * DAY, 10 * DAY)
+        clock.advance(24 * DAY - 1)
+        assert ledger.purge() == 0
+        clock.advance(2)
+        assert ledger.purge() == 1
+
     # --- Replays ----------------------------------------------------------------------------------------------------------
 
     def test_a_replay_is_a_retry_that_is_due(self, ledger: Ledger, clock: FakeClock) -> None:
@@ -529,6 +590,21 @@ class MessagePromises(LedgerBench):
         claim = kept(ledger, ROUND_1, ANOTHER, seen=row)
         assert (claim.state, claim.hop, claim.checkpoint, claim.uid) == (State.RUNNING, 0, b"400", row.uid)
         assert ledger.message(ROUND_1) == MESSAGE
+
+    def test_a_delayed_replay_is_a_retry_that_is_due_later(self, ledger: Ledger, clock: FakeClock) -> None:
+        """The job is no orphan before the time at which its message comes."""
+        ledger.register(ME, "host", [NAME])
+        in_state(ledger, State.DEAD)
+        delay = self.times.lease
+        assert ledger.replay(ROUND_1, MESSAGE, BODY, delay=delay, wake_in=delay * 1.5)
+        row = seen(ledger, ROUND_1)
+        assert (row.state, row.hop, row.delay) == (State.MOVED, -1, delay)
+        assert delay * 0.5 < row.due_in <= delay
+        self.let_pass(clock, delay * 1.2)
+        assert seen(ledger, ROUND_1).due_in == 0.0
+        assert self.found(ledger) == []
+        self.let_pass(clock, delay * 0.5)
+        assert self.found(ledger) == [JOB.key]
 
     def test_a_round_is_replayed_once(self, ledger: Ledger) -> None:
         """If the round already has a row, even a row with only a cancel mark, `replay` changes nothing, and returns False."""

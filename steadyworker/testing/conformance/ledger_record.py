@@ -143,6 +143,40 @@ class RecordPromises(LedgerBench):
         assert row.uid
         assert ledger.cancel(JOB, "really") is State.INTERRUPTED
 
+    @pytest.mark.parametrize("state", [State.INTERRUPTED, State.MOVED])
+    def test_the_mark_of_a_job_without_a_run_can_be_removed(self, ledger: Ledger, state: State) -> None:
+        """`uncancel` changes only the cancel reason; the second call returns False."""
+        before, _ = in_state(ledger, state)
+        ledger.cancel(JOB, "wrong month")
+        assert ledger.uncancel(JOB)
+        assert timeless(seen(ledger)) == timeless(before)
+        assert not ledger.uncancel(JOB)
+
+    @pytest.mark.parametrize("state", [State.RUNNING, State.MOVING])
+    def test_the_mark_of_a_run_stays(self, ledger: Ledger, state: State) -> None:
+        """The worker process may have read the mark, so `uncancel` returns False, and changes nothing."""
+        in_state(ledger, state)
+        ledger.cancel(JOB, "wrong month")
+        assert not ledger.uncancel(JOB)
+        assert seen(ledger).cancel_reason == "wrong month"
+
+    def test_the_mark_of_a_dead_letter_stays(self, ledger: Ledger) -> None:
+        """The job has ended by its cancel, so `uncancel` returns False, and changes nothing."""
+        row = claimed(ledger)
+        ledger.cancel(JOB, "wrong month")
+        assert ledger.moving(row.token, DEAD_END)
+        assert ledger.moved(row.token)
+        assert not ledger.uncancel(JOB)
+        assert seen(ledger).cancel_reason == "wrong month"
+
+    def test_the_mark_of_an_unknown_job_goes_with_its_row(self, ledger: Ledger) -> None:
+        """If no message has claimed the row, `uncancel` deletes the row; a message then claims the job as a new one."""
+        assert not ledger.uncancel(JOB)
+        ledger.cancel(JOB, "wrong month")
+        assert ledger.uncancel(JOB)
+        assert ledger.read(JOB) is None
+        assert claimed(ledger).cancel_reason is None
+
     @pytest.mark.parametrize("state", State)
     def test_a_checkpoint_is_cleared_when_nobody_runs_the_job(self, ledger: Ledger, state: State) -> None:
         """`replay --from-start` clears the checkpoint, but not if the job has an owner."""

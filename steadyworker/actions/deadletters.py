@@ -31,7 +31,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -42,9 +42,10 @@ from steadyworker.delivery import (
     QUEUE,
     ROUND,
 )
-from steadyworker.errors import LettersHeld, SteadyWorkerError
+from steadyworker.errors import LedgerUnavailable, LettersHeld, SteadyWorkerError
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.names import normal_key
+from steadyworker.outcome import JobState
 from steadyworker.runner.dead_jobs import DeadJobs
 from steadyworker.runner.envelope import without_facts
 from steadyworker.runner.letters import Copies, DeadLetter, folded, mark, unshown_text
@@ -84,6 +85,7 @@ class DeadLetterQueue:
         others: For each other work queue, the number of its letters that the last call found, and did not change.
         unshown: The letters that the last `replay` or `drop` of all letters did not change, because their content did not arrive.
         gone: The dead jobs for which the last call found no letter; `kept` yields them.
+        selected: The number of letters that the last `replay` or `drop` had to handle; letters that are gone count when they are handled.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class DeadLetterQueue:
         self.others: Counter[str] = Counter()
         self.unshown: list[DeadLetter] = []
         self.gone: list[JobId] = []
+        self.selected = 0
 
     def letters(self, keys: Sequence[str] | None = None, *, bodies: bool = True) -> list[DeadLetter]:
         """
@@ -144,6 +147,26 @@ class DeadLetterQueue:
             for copies in chosen:
                 yield copies.whole(bodies)
 
+    def with_facts(self, letter: DeadLetter) -> DeadLetter:
+        """Return the letter; if the broker itself made this letter, add the ledger's facts about the job, as far as they can be read."""
+        row = None
+        if letter.keyed and not letter.ours and not letter.reason:
+            with suppress(LedgerUnavailable):  # the letter is useful without the facts
+                row = self.row(letter)
+        if row is None or row.job_state not in (JobState.DEAD, JobState.CANCELLED):
+            return letter
+        return replace(
+            letter,
+            reason=row.reason,
+            error_class=row.error_class,
+            error=row.error_text,
+            attempts=row.counters.attempts,
+            crashes=row.counters.crashes,
+            losses=row.counters.losses,
+            first_failed_at=row.counters.first_failed_at,
+            uid=row.uid,
+        )
+
     def row(self, letter: DeadLetter) -> Row | None:
         """Return the ledger's row of the letter's job, or None if the ledger has none."""
         return self._jobs.row(letter)
@@ -161,8 +184,11 @@ class DeadLetterQueue:
         self,
         keys: Sequence[str] | None = None,
         *,
+        where: Callable[[DeadLetter], bool] = lambda _: True,
         gone: bool = False,
         from_start: bool = False,
+        delay: float = 0.0,
+        comes_in: float = 0.0,
         each: Callable[[Replayed], None] = lambda _: None,
     ) -> list[Replayed]:
         """
@@ -170,7 +196,9 @@ class DeadLetterQueue:
 
         If the letter of a key is gone, the ledger's copy goes to the work queue.
         Without keys, `replay` does so only if `gone` is true.
+        Only letters for which `where` returns True count; `where` receives a letter without its body.
         The new round starts from the old round's checkpoint; `from_start` deletes this checkpoint first.
+        The new round is due in `delay` seconds; a broker with delay levels delivers its message in `comes_in` seconds.
         `replay` calls `each` with every letter, without its body, after the letter is published, confirmed and removed.
         After a crash before the removal, the letter is still in the dead-letter queue.
         Replay the letter again: the second message has the same key and round, so the job still runs once.
@@ -192,7 +220,7 @@ class DeadLetterQueue:
         """
         replayed: list[Replayed] = []
         with closing(Spool()) as bodies, self._opened(keys, bodies) as (held, found):
-            chosen = self._shown(found, keys)
+            chosen = self._shown(found, keys, where)
             for letter, _, body in chosen:
                 if body is not None and body[1] != letter.size:
                     got = f"{body[1]} of {letter.size} bytes"
@@ -200,12 +228,17 @@ class DeadLetterQueue:
                     raise SteadyWorkerError(f"Expected the whole body of {letter.key}, got {got}: {remedy}")
             here = ((copies.whole(bodies), copies.deliveries) for copies in chosen)
             none: list[Delivery] = []
-            for letter, deliveries in chain(here, ((letter, none) for letter in self._chosen_kept(keys, gone=gone))):
+            kept = ((letter, none) for letter in self._chosen_kept(keys, where, gone=gone))
+            for letter, deliveries in chain(here, kept):
                 message, result = self._again(letter)
+                if delay > 0:
+                    message = replace(message, to=Target.LATER, delay=delay)
                 rises = result.round > letter.round  # otherwise a run may still use row and checkpoint
                 if from_start and rises:
                     self._jobs.clear_checkpoint(letter)
-                begun = rises and self._jobs.begin_round(letter, message, self._clock.wall())
+                begun = rises and self._jobs.begin_round(
+                    letter, message, self._clock.wall(), delay=delay, wake_in=max(delay, comes_in)
+                )
                 held.publish(message)
                 for delivery in deliveries:
                     held.drop(delivery)
@@ -219,6 +252,7 @@ class DeadLetterQueue:
         self,
         keys: Sequence[str] | None = None,
         *,
+        where: Callable[[DeadLetter], bool] = lambda _: True,
         gone: bool = False,
         each: Callable[[DeadLetter], None] = lambda _: None,
     ) -> list[DeadLetter]:
@@ -226,6 +260,7 @@ class DeadLetterQueue:
         Remove dead letters (all, or only the letters of these keys) for good.
 
         `drop` also deletes the ledger's records of their jobs, and the ledger's copies of the messages.
+        Only letters for which `where` returns True count.
         `drop` includes jobs whose letter is gone, if `gone` is true, or if `keys` name these jobs.
         `drop` calls `each` with every letter, without its body, after the removal of the letter; the key is then free again.
 
@@ -234,14 +269,14 @@ class DeadLetterQueue:
             Unsettled: The result of a removal is unknown; this letter can still be here, and the letters after it are still here.
         """
         with self._opened(keys, None) as (held, found):
-            chosen = self._shown(found, keys)
+            chosen = self._shown(found, keys, where)
             for letter, deliveries, _ in chosen:
                 for delivery in deliveries:
                     held.drop(delivery)
                 self._jobs.forget(letter)
                 each(letter)
             dropped = [copies.letter for copies in chosen]
-            for letter in self._chosen_kept(keys, gone=gone):
+            for letter in self._chosen_kept(keys, where, gone=gone):
                 self._jobs.forget(letter)
                 dropped.append(replace(letter, body=b""))
                 each(dropped[-1])
@@ -292,12 +327,17 @@ class DeadLetterQueue:
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
         return [copies for copies in every if copies.letter.key in wanted]
 
-    def _shown(self, chosen: list[Copies], keys: Sequence[str] | None) -> list[Copies]:
-        """Return the letters whose content arrived, and put the unshown letters into `unshown`; raise SteadyWorkerError if `keys` name an unshown letter."""
+    def _shown(
+        self, found: list[Copies], keys: Sequence[str] | None, where: Callable[[DeadLetter], bool]
+    ) -> list[Copies]:
+        """Return the chosen letters whose content arrived, and put the unshown letters into `unshown`; raise SteadyWorkerError if `keys` name an unshown letter."""
+        chosen = [copies for copies in found if where(copies.letter)]
         self.unshown = [copies.letter for copies in chosen if copies.letter.unshown]
         if self.unshown and keys is not None:
             raise SteadyWorkerError(unshown_text(self.unshown))
-        return [copies for copies in chosen if not copies.letter.unshown]
+        shown = [copies for copies in chosen if not copies.letter.unshown]
+        self.selected = len(shown)
+        return shown
 
     def _own(self, held: Iterable[Delivery]) -> Iterator[Delivery]:
         """Yield the letters that name this work queue, or no work queue; count the letters of other work queues."""
@@ -308,8 +348,14 @@ class DeadLetterQueue:
             else:
                 self.others[origin] += 1
 
-    def _chosen_kept(self, keys: Sequence[str] | None, *, gone: bool) -> Iterator[DeadLetter]:
-        return self.kept() if gone or keys is not None else iter(())
+    def _chosen_kept(
+        self, keys: Sequence[str] | None, where: Callable[[DeadLetter], bool], *, gone: bool
+    ) -> Iterator[DeadLetter]:
+        """Yield the chosen jobs whose letter is gone, and count them."""
+        for letter in self.kept() if gone or keys is not None else ():
+            if where(letter):
+                self.selected += 1
+                yield letter
 
     def _again(self, letter: DeadLetter) -> tuple[OutgoingMessage, Replayed]:
         """Return the message that a replay publishes, and its description for the caller."""
