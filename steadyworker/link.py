@@ -148,12 +148,14 @@ class Link:
             A run with a reason is not Done, even if its handler returns.
         in_cleanup: True once the handler was interrupted after the order to end at once.
         exports: The manifests of the files that the run has exported.
+        result: The JSON text of the run's result, or None.
     """
 
     def __init__(self, upstream: Upstream, clock: Clock, progress_every: float = 0.2) -> None:
         self.raised: InterruptReason | None = None
         self.in_cleanup = False
         self.exports: list[Any] = []
+        self.result: bytes | None = None
         self._upstream = upstream
         self._clock = clock
         self._progress_every = progress_every

@@ -244,6 +244,7 @@ Retention of rows
 - `dead`: 90 days (`keep_dead`), after a cancel 7 days (`keep_cancelled`), or until its dead letter is replayed or dropped.
 - The attempts of a job: 7 days after the end of each (`keep_attempts`), at most 20, and never longer than its row.
 - The message of a job: until the job is `done`, and never longer than its row.
+- The result of a job that is `done`: as long as its row.
 - Facts: events of links, commands and depths for a day, counts of a minute for two days, actions for 90 days, and a pause until a person ends it.
 
 The first claim of a replay (round + 1) copies the checkpoint from the row of the previous round.

@@ -145,13 +145,14 @@ class Began(Struct, frozen=True):
 
 class Ending(Struct, frozen=True):
     """
-    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text has a recognised secret.
+    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text but the result has a recognised secret.
 
     Attributes:
         outcome: The name of the outcome.
         reason, error_class, error_text: Why the run ended so.
         traceback: The traceback of a failure, at most 16 KiB.
         peak_memory: The peak of the run's resident memory in bytes, or None.
+        result: The JSON text of the job's result, which only the end of a job that is done has.
     """
 
     outcome: str
@@ -160,6 +161,7 @@ class Ending(Struct, frozen=True):
     error_text: str = ""
     traceback: str = ""
     peak_memory: int | None = None
+    result: bytes | None = None
 
 
 class Claimed(Struct, frozen=True):
@@ -473,7 +475,11 @@ class Ledger(Protocol):
         ...
 
     def done(self, token: Token, end: Ending | None = None) -> bool:
-        """Change `running` to `done`, and delete the job's message; record `end` as the end of the attempt."""
+        """
+        Change `running` to `done`, and delete the job's message.
+
+        Record `end` as the end of the attempt, and keep its result with the row: `Facts.result` returns it.
+        """
         ...
 
     def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:

@@ -120,7 +120,8 @@ def ending(run: Run, outcome: Outcome) -> Ending:
     if isinstance(outcome, Rejected) and why.startswith(CANCELLED):
         word = "cancelled"
     error_class, error_text = error(outcome)
-    return Ending(word, why, error_class, error_text, run.traceback, run.peak_memory)
+    result = outcome.result if isinstance(outcome, Done) else None
+    return Ending(word, why, error_class, error_text, run.traceback, run.peak_memory, result)
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:

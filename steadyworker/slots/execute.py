@@ -164,7 +164,7 @@ class Executor:
             _discard(result)
             return outcome_of_interrupt(link.raised)
         if result is None:
-            return Done()
+            return Done(link.result)
         if (kind := _never_started(result)) is not None:
             article = "an" if kind[0].lower() in "aeiou" else "a"
             _discard(result)
@@ -177,7 +177,7 @@ class Executor:
             with suppress(BaseException):  # a user's logging handler or metaclass can raise
                 about = {"type": type(result).__name__, "explain": "steadyworker.result-ignored"}
                 self._log.warning("handle_result_ignored", **about)
-        return Done()
+        return Done(link.result)
 
     def _outcome(self, error: BaseException, link: Link) -> Outcome:
         if link.raised is not None:

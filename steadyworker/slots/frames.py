@@ -30,7 +30,7 @@ from steadyworker.link import JobRequest, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.text.plain_text import as_unicode_data
 
-PROTOCOL = 2
+PROTOCOL = 3
 """
 The version of these frames, which a worker process passes to its child on the command line.
 
@@ -163,7 +163,9 @@ _OUTCOMES: dict[str, type[Outcome]] = {
 
 def run_ended(fence: int, outcome: Outcome, traceback: str = "", peak_memory: int | None = None) -> RunEnded:
     """Return the frame that carries an outcome."""
-    return RunEnded(fence, type(outcome).__name__, msgspec.to_builtins(outcome), traceback, peak_memory)
+    return RunEnded(
+        fence, type(outcome).__name__, msgspec.to_builtins(outcome, builtin_types=(bytes,)), traceback, peak_memory
+    )
 
 
 def outcome_of(frame: RunEnded) -> Outcome:

@@ -74,6 +74,7 @@ class MemoryJob:
     progress_fence: int = 0
     sample: tuple[float, float] | None = None
     message: KeptMessage | None = None
+    result: bytes | None = None
     wake_at: float | None = None
     attempts: dict[int, Attempt] = field(default_factory=dict)
 
@@ -182,11 +183,14 @@ class MemoryJob:
                 self.attempts[fence] = replace(attempt, outcome=LOST, ended_at=wall)
 
     def end_attempt(self, end: Ending | None, wall: float) -> None:
-        """Record the end of the present attempt; `wall` is the wall clock."""
-        attempt = self.attempts.get(self.fence)
-        if attempt is not None and end is not None:
+        """Record the end of the present attempt, and the job's result; `wall` is the wall clock."""
+        if end is None:
+            return
+        ended, attempt = asdict(end), self.attempts.get(self.fence)
+        self.result = ended.pop("result")
+        if attempt is not None:
             self.attempts[self.fence] = replace(
-                attempt, **asdict(end), ended_at=wall, checkpoint_after=_shown(self.checkpoint)
+                attempt, **ended, ended_at=wall, checkpoint_after=_shown(self.checkpoint)
             )
 
     def row(self, now: float, *, lease_over: bool) -> Row:

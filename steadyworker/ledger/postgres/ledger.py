@@ -276,7 +276,8 @@ class PostgresLedger(Ledger):
             ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
             values = claims_values(claims, drawn, uids) | ends_values(ended) | self._lease | self._settled_values()
             values |= {"worker": self._worker, "pid": os.getpid(), "version": self._own_version()}
-            cursor = db.run(sql.CLAIM_MANY, values, then=f"; {sql.DONE_MANY}; {sql.SETTLE}")
+            results = f"; {sql.ADD_RESULTS}" if any(values["ended_results"]) else ""
+            cursor = db.run(sql.CLAIM_MANY, values, then=f"; {sql.DONE_MANY}; {sql.SETTLE}{results}")
             rows = [row_of(found, never_dead) for found in cursor.fetchall()]
             cursor.nextset()
             done = {uid for (uid,) in cursor.fetchall()}
@@ -333,7 +334,10 @@ class PostgresLedger(Ledger):
 
     @override
     def done(self, token: Token, end: Ending | None = None) -> bool:
-        return self._write(sql.DONE, token, KEEP | ending_values(end, storable))
+        if end is None or end.result is None:
+            return self._write(sql.DONE, token, KEEP | ending_values(end, storable))
+        values = KEEP | ending_values(end, storable) | {"result": end.result}
+        return self._write(sql.DONE_WITH_RESULT, token, values)
 
     @override
     def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:

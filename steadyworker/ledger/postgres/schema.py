@@ -165,7 +165,15 @@ FACTS: tuple[LiteralString, ...] = (
 )
 """The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
 
-RESULTS: tuple[LiteralString, ...] = ()
+RESULTS: tuple[LiteralString, ...] = (
+    # The number is the number of the job's row.
+    """
+    CREATE TABLE steadyworker_results (
+        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
+        value bytea NOT NULL
+    )
+    """,
+)
 """The statements that make what the ledger keeps of the results of jobs."""
 
 _TABLES: tuple[LiteralString, ...] = (

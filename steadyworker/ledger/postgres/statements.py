@@ -215,15 +215,18 @@ EXPORT_STATE = f"UPDATE steadyworker_jobs SET export_state = %(value)s WHERE {_M
 _LET_GO = """, let_go AS (
         DELETE FROM steadyworker_messages USING ended WHERE steadyworker_messages.number = ended.number
     )"""
-DONE = _ending(
-    f"""
+_DONE = f"""
     UPDATE steadyworker_jobs SET
         state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
         ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
     WHERE {_MINE} AND state = 'running'
-""",
-    _LET_GO,
-)
+"""
+DONE = _ending(_DONE, _LET_GO)
+_RESULT = """, result AS (
+        INSERT INTO steadyworker_results (number, value) SELECT number, %(result)s::bytea FROM ended
+    )"""
+DONE_WITH_RESULT = _ending(_DONE, _LET_GO + _RESULT)
+"""The statement for a job with a result, so that a job without one costs nothing more."""
 # The next four statements serve several jobs in one transaction, so they lock rows in an order that ends in no deadlock.
 # Claims come first, in the order of their keys; the ends wait for no row.
 DRAW_MANY = f"""
@@ -286,6 +289,14 @@ DONE_MANY = f"""
         FROM ended WHERE run.number = ended.number AND run.fence = ended.fence AND ended.outcome IS NOT NULL
     ){_LET_GO}
     SELECT uid FROM ended
+"""
+# This statement follows `DONE_MANY`, so it adds the results of those jobs only that are done under their run's fence.
+ADD_RESULTS = """
+    INSERT INTO steadyworker_results (number, value)
+    SELECT number, value FROM steadyworker_jobs
+    JOIN unnest(%(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_results)s::bytea[]) AS mine (uid, fence, value)
+        USING (uid, fence)
+    WHERE state = 'done' AND value IS NOT NULL ON CONFLICT (number) DO NOTHING
 """
 INTERRUPTED = _ending(f"""
     UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = greatest(wake_at, {NOW}), {_COUNTERS}
@@ -365,6 +376,7 @@ ORDERS = """
     FROM steadyworker_commands WHERE owner = %(owner)s
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
+RESULT = f"SELECT value FROM steadyworker_results JOIN steadyworker_jobs USING (number) WHERE {_JOB}"
 ATTEMPTS_OF = f"""
     SELECT
         run.fence, run.owner, pid, slot, version, because, epoch,

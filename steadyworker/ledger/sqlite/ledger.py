@@ -555,12 +555,14 @@ class SqliteLedger(Ledger):
 
 
 def _done(db: sqlite3.Connection, values: tuple[Any, ...], end: Ending | None) -> bool:
-    """Change a job to `done`, and record the end of its attempt; `values` are the parameters of `DONE`."""
+    """Change a job to `done`, and record the end of its attempt and its result; `values` are the parameters of `DONE`."""
     if db.execute(sql.DONE, values).rowcount != 1:
         return False
     if end is not None:
         now, _, _, number, _, fence, _ = values
         db.execute(sql.ENDED_WELL, (end.outcome, now, end.peak_memory, number, fence))
+        if end.result is not None:
+            db.execute(sql.ADD_RESULT, (number, end.result))
     return True
 
 

@@ -236,7 +236,15 @@ FACTS: tuple[str, ...] = (
 )
 """The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
 
-RESULTS: tuple[str, ...] = ()
+RESULTS: tuple[str, ...] = (
+    # The number is the number of the job's row; a table of its own keeps the rows of jobs short.
+    "CREATE TABLE results (number INTEGER PRIMARY KEY, value BLOB NOT NULL) STRICT",
+    """
+    CREATE TRIGGER result_goes_with_its_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM results WHERE number = old.rowid;
+    END
+    """,
+)
 """The statements that make what the ledger keeps of the results of jobs."""
 
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {
@@ -593,6 +601,8 @@ ENDED_RUN = f"""
         traceback = :traceback, peak_memory = :peak_memory, checkpoint_after = {_LEFT}
     WHERE number = {_NUMBER} AND fence = :fence
 """
+ADD_RESULT = "INSERT INTO results (number, value) VALUES (?, ?)"
+RESULT = f"SELECT value FROM results WHERE number = {_NUMBER}"
 ATTEMPTS_OF = f"""
     SELECT
         fence, owner, pid, slot, version, because, epoch, started_at, ended_at, outcome, reason, error_class, error_text,

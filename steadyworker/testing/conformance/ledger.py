@@ -19,12 +19,20 @@ from steadyworker.testing.conformance.ledger_claims import ClaimPromises
 from steadyworker.testing.conformance.ledger_facts import FactPromises
 from steadyworker.testing.conformance.ledger_messages import MessagePromises
 from steadyworker.testing.conformance.ledger_record import RecordPromises
+from steadyworker.testing.conformance.ledger_results import ResultPromises
 from steadyworker.testing.conformance.ledger_turns import TurnPromises
 from steadyworker.testing.conformance.ledger_writes import WritePromises
 
 
 class LedgerSuite(
-    ClaimPromises, WritePromises, RecordPromises, MessagePromises, TurnPromises, FactPromises, AttemptPromises
+    ClaimPromises,
+    WritePromises,
+    RecordPromises,
+    MessagePromises,
+    TurnPromises,
+    FactPromises,
+    AttemptPromises,
+    ResultPromises,
 ):
     """
     Tests of every promise of `steadyworker.ledger.base.Ledger` and `steadyworker.ledger.facts.Facts`.
