@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from steadyworker.clock import Clock
@@ -104,7 +105,10 @@ class Executor:
         with self._context.bound(task.context()):
             ran = self._run(task, link)
             with suppress(BaseException):  # a user's logging handler can raise
-                if isinstance(ran.outcome, Failed):
+                if isinstance(ran.outcome, Failed) and task.gave_up is not None:
+                    about = {"reason": ran.outcome.reason, "explain": "steadyworker.on-dead-failed"}
+                    self._log.warning("on_dead_failed", **about, exc_info=_to_show(ran.error))
+                elif isinstance(ran.outcome, Failed):
                     about = {"reason": ran.outcome.reason, "explain": "steadyworker.job-failed"}
                     self._log.error("job_failed", **about, exc_info=_to_show(ran.error))
             return ran
@@ -114,12 +118,18 @@ class Executor:
         try:
             payload = self._decode(task.body)
         except BaseException as error:  # noqa: BLE001 - a user's type can run code, and raise anything
-            return Ran(_bad_payload(error), error)
+            if task.gave_up is None:
+                return Ran(_bad_payload(error), error)
+            payload = None  # the job may be dead for this reason
         job: Job[Any, Any] = Job(
             payload, task, link=link, clock=self._clock, began=began, decode_checkpoint=self._decode_checkpoint
         )
         try:
-            result = self._call(job, link)
+            if task.gave_up is None:
+                result = self._call(lambda: self._worker.handle(job), self._asynchronous, link)
+            else:
+                asynchronous = inspect.iscoroutinefunction(self._worker.on_dead)
+                result = self._call(partial(self._worker.on_dead, job, task.gave_up), asynchronous, link)
         except BaseException as error:  # noqa: BLE001 - SystemExit, KeyboardInterrupt and Interrupt end the run, never the slot
             try:  # noqa: SIM105 - a signal could come inside `suppress`
                 self.calm()
@@ -134,7 +144,7 @@ class Executor:
             link.flush()
         return ran
 
-    def _call(self, job: Job[Any, Any], link: Link) -> Any:
+    def _call(self, work: Callable[[], Any], asynchronous: bool, link: Link) -> Any:  # noqa: FBT001 - private
         """
         Call the handler so that a hard stop can end it, by an Interrupt in this thread or by a cancelled task.
 
@@ -145,8 +155,8 @@ class Executor:
         self.exposed = link
         result = None
         try:
-            result = self._worker.handle(job)
-            self.returned = not self._asynchronous
+            result = work()
+            self.returned = not asynchronous
             if self.returned:
                 self.calm()
         except BaseException:
@@ -154,7 +164,7 @@ class Executor:
                 raise
         finally:
             self.exposed = None
-        if self._asynchronous:
+        if asynchronous:
             result = self._await(result, link) if inspect.iscoroutine(result) else result
             self.returned = True
         return result

@@ -42,6 +42,7 @@ from steadyworker.ledger.base import (
     Ledger,
     Orders,
     Orphan,
+    OwedCall,
     OwnerSeen,
     Progress,
     Renewal,
@@ -296,7 +297,8 @@ class PostgresLedger(Ledger):
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        return self._own(sql.LOSE, seen_values(seen) | settlement_values(verdict) | {"owner": owner})
+        statement = sql.LOSE_AND_OWE if verdict.owes_call else sql.LOSE
+        return self._own(statement, seen_values(seen) | settlement_values(verdict) | {"owner": owner})
 
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
@@ -345,12 +347,23 @@ class PostgresLedger(Ledger):
 
     @override
     def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
-        return self._write(sql.MOVING, token, settlement_values(verdict) | ending_values(end, storable))
+        statement = sql.MOVING_AND_OWE if verdict.owes_call else sql.MOVING
+        return self._write(statement, token, settlement_values(verdict) | ending_values(end, storable))
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
         values = KEEP | dead_values(self._retentions.of(token.id)) | {"wake_in": min(wake_in, LONGEST_DELAY)}
         return self._write(sql.MOVED, token, values)
+
+    @override
+    def next_call(self, namespace: str, queue: str, lease: float) -> OwedCall | None:
+        found = self._fetch(sql.NEXT_CALL, {"namespace": namespace, "queue": queue, "lease": lease})
+        return OwedCall(JobId(namespace, queue, found[0][0], found[0][1]), found[0][2]) if found else None
+
+    @override
+    def end_call(self, call: OwedCall, again_in: float | None = None) -> None:
+        values = pk_values(call.id) | {"tries": call.tries, "again_in": again_in}
+        self._change(sql.END_CALL if again_in is None else sql.CALL_AGAIN, values)
 
     @override
     def settled(self, token: Token, known: bool) -> None:

@@ -173,8 +173,15 @@ RESULTS: tuple[LiteralString, ...] = (
         value bytea NOT NULL
     )
     """,
+    """
+    CREATE TABLE steadyworker_owed_calls (
+        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
+        tries bigint NOT NULL DEFAULT 0,
+        due_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    )
+    """,
 )
-"""The statements that make what the ledger keeps of the results of jobs."""
+"""The statements that make the tables of the results of jobs, and of the calls of `on_dead` that are owed."""
 
 _TABLES: tuple[LiteralString, ...] = (
     """

@@ -192,6 +192,14 @@ LOSE = f"""
     ), lost AS ({_LOST})
     SELECT * FROM claimed
 """
+LOSE_AND_OWE = LOSE.replace(
+    "SELECT * FROM claimed",
+    """, owed AS (
+        INSERT INTO steadyworker_owed_calls (number) SELECT number FROM claimed ON CONFLICT (number) DO NOTHING
+    )
+    SELECT * FROM claimed""",
+)
+"""The statements with `AND_OWE` are for Workers with `on_dead`, so that other Workers pay nothing."""
 RENEW = f"""
     UPDATE steadyworker_jobs AS job SET {_LEASE}
     FROM unnest(%(uids)s::text[], %(fences)s::bigint[], %(owners)s::text[])
@@ -302,7 +310,25 @@ INTERRUPTED = _ending(f"""
     UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = greatest(wake_at, {NOW}), {_COUNTERS}
     WHERE {_MINE} AND state = 'running'
 """)
-MOVING = _ending(f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')")
+_MOVE = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
+MOVING = _ending(_MOVE)
+MOVING_AND_OWE = _ending(
+    _MOVE,
+    """, owed AS (
+        INSERT INTO steadyworker_owed_calls (number) SELECT number FROM ended ON CONFLICT (number) DO NOTHING
+    )""",
+)
+NEXT_CALL = f"""
+    UPDATE steadyworker_owed_calls AS owed SET tries = tries + 1, due_at = {after("%(lease)s")}
+    FROM (
+        SELECT number, key, round FROM steadyworker_owed_calls AS due JOIN steadyworker_jobs USING (number)
+        WHERE namespace = %(namespace)s AND queue = %(queue)s AND state = 'dead' AND due_at <= {NOW}
+        ORDER BY number LIMIT 1 FOR UPDATE OF due SKIP LOCKED
+    ) AS first WHERE owed.number = first.number RETURNING key, round, tries
+"""
+_CALLED = f"number = (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AND tries = %(tries)s"
+END_CALL = f"DELETE FROM steadyworker_owed_calls WHERE {_CALLED}"
+CALL_AGAIN = f"UPDATE steadyworker_owed_calls SET due_at = {after('%(again_in)s')} WHERE {_CALLED}"
 MOVED = f"""
     UPDATE steadyworker_jobs SET
         state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},

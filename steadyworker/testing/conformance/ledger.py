@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from steadyworker.testing.conformance.ledger_attempts import AttemptPromises
+from steadyworker.testing.conformance.ledger_calls import CallPromises
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
 from steadyworker.testing.conformance.ledger_facts import FactPromises
 from steadyworker.testing.conformance.ledger_messages import MessagePromises
@@ -33,6 +34,7 @@ class LedgerSuite(
     FactPromises,
     AttemptPromises,
     ResultPromises,
+    CallPromises,
 ):
     """
     Tests of every promise of `steadyworker.ledger.base.Ledger` and `steadyworker.ledger.facts.Facts`.
