@@ -24,7 +24,7 @@ def text_of(job: Job[Any, Any], reason: str) -> str:
 
 def to_sentry(job: Job[Any, Any], reason: str) -> None:
     """Report to Sentry (`pip install sentry-sdk`); the fingerprint makes one issue of a queue's dead jobs."""
-    import sentry_sdk  # here, so that only this call needs the package
+    import sentry_sdk  # pyright: ignore[reportMissingImports] - imported here, so that only this call needs the package
 
     sentry_sdk.init(os.environ["SENTRY_DSN"])
     with sentry_sdk.new_scope() as scope:

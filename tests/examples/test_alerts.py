@@ -48,7 +48,7 @@ def chat(received: list[str]) -> Iterator[str]:
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:  # type: ignore[override]
+        def log_message(self, format: str, *args: object) -> None:
             """Write no line."""
 
     with HTTPServer(("127.0.0.1", 0), Hook) as server:

@@ -15,7 +15,7 @@ from tests.support.main import main
 
 class Alerts(Worker[dict[str, Any], int]):
     """
-    Fails unless its payload says `done`; each call of `on_dead` leaves a line in `dead`.
+    Fails unless its payload says `done`, and gives a result in both cases; each call of `on_dead` leaves a line in `dead`.
 
     `gate`: `on_dead` waits for that file, and leaves a line in `finished`; `fails`: the first so many calls raise.
     """
@@ -29,6 +29,7 @@ class Alerts(Worker[dict[str, Any], int]):
 
     def handle(self, job: Job[dict[str, Any], int]) -> None:
         job.checkpoint(17)
+        job.result({"rows": 17})
         if not job.payload.get("done"):
             raise Reject("no such table")
 

@@ -55,6 +55,8 @@ def test_each_job_that_was_given_up_has_one_call(stage: Stage, worker: str) -> N
     stage.reaches("alerts", State.DONE, "b")
     stage.notes("finished", 2)
     nothing_is_owed(stage)
+    with Client(**stage.urls) as client:
+        assert [client.status("alerts", key).result for key in ("a", "b")] == [None, {"rows": 17}]
     assert sorted(stage.lines("dead")) == ["a no such table 1 17", "c no such table 1 17"]
     process.terminate()
     process.ended(0)
@@ -192,6 +194,10 @@ def test_a_dead_job_of_rabbitmq_has_one_call(tmp_path: Path, vhost: Vhost) -> No
         process = place.worker(f"{HERE}:Alerts", ledger_reach="host").started()
         place.send("alerts", {"of": 1})
         place.notes("finished", 1)
+        place.send("alerts", {"done": True}, key="b")
+        place.reaches("alerts", State.DONE, "b")
+        with Client(**place.urls) as client:
+            assert client.status("alerts", "b").result == {"rows": 17}
         process.reports("on_dead_called")
         process.terminate()
         process.ended(0)
