@@ -13,7 +13,6 @@ import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from steadyworker.clock import Clock
@@ -125,11 +124,11 @@ class Executor:
             payload, task, link=link, clock=self._clock, began=began, decode_checkpoint=self._decode_checkpoint
         )
         try:
-            if task.gave_up is None:
+            if (reason := task.gave_up) is None:
                 result = self._call(lambda: self._worker.handle(job), self._asynchronous, link)
             else:
                 asynchronous = inspect.iscoroutinefunction(self._worker.on_dead)
-                result = self._call(partial(self._worker.on_dead, job, task.gave_up), asynchronous, link)
+                result = self._call(lambda: self._worker.on_dead(job, reason), asynchronous, link)
         except BaseException as error:  # noqa: BLE001 - SystemExit, KeyboardInterrupt and Interrupt end the run, never the slot
             try:  # noqa: SIM105 - a signal could come inside `suppress`
                 self.calm()
@@ -149,7 +148,7 @@ class Executor:
         Call the handler so that a hard stop can end it, by an Interrupt in this thread or by a cancelled task.
 
         Python runs signal handlers only at calls and jumps.
-        There is no call or jump between the handler's return and the line that sets `returned`.
+        There is no call or jump between the handler's return and the line that sets `returned`; `work` is a lambda for this reason.
         An exception that a signal handler raises after this line is not an error of the job's handler.
         """
         self.exposed = link
