@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+import msgspec
+
 from steadyworker import payload as payloads
 from steadyworker.actions.jobs import JobActions
 from steadyworker.actions.report import ActionReport
@@ -82,6 +84,7 @@ class JobStatus:
         conflicts: The number of messages with this key and another payload; each became a dead letter with the reason `key-conflict`.
         started_at, ended_at, last_progress: Seconds since 1970 in UTC.
         due_at: The earliest time of the next run, in seconds since 1970, for a job that waits for a time; otherwise None.
+        result: The value that the handler of a `done` job gave to `job.result`, as plain JSON data; otherwise None.
     """
 
     key: str
@@ -99,6 +102,7 @@ class JobStatus:
     last_progress: float | None = None
     conflicts: int = 0
     due_at: float | None = None
+    result: Any = None
 
     @property
     def percent(self) -> float | None:
@@ -311,6 +315,7 @@ class Client:
             last_progress=progress.at if progress else None,
             conflicts=row.conflicts,
             due_at=SystemClock().wall() + row.due_in if row.due_in else None,
+            result=_result(links, row),
         )
 
     async def astatus(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus:
@@ -515,6 +520,12 @@ def _brief_search(links: Connections, queue: JobQueue, key: str) -> QueueSearch:
         return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, READ_AT_MOST))
     except BrokerUnavailable as error:
         return QueueSearch(None, 0, str(error))
+
+
+def _result(links: Connections, row: Row) -> Any:
+    """Return the result of a job that is done, or None; only such a job costs a second query."""
+    text = links.ledger().facts.result(row.id) if row.job_state is JobState.DONE else None
+    return None if text is None else msgspec.json.decode(text)
 
 
 def _waiting(key: str, search: QueueSearch) -> JobStatus:

@@ -7,7 +7,7 @@ Every call in the table can raise Interrupt, so even the simplest handler ends w
 | call | raises Interrupt |
 |---|---|
 | `check()` | from the draining stage on |
-| `progress()`, `checkpoint()` (after the save), `export()` | from the interrupting stage on |
+| `progress()`, `result()`, `checkpoint()` (after the save), `export()` | from the interrupting stage on |
 | any call that the ledger refuses, because another run has the job | at once (`fenced`) |
 | `export()` of a cancelled job | at the latest before it puts the file in place |
 """
@@ -42,6 +42,7 @@ ManifestT = TypeVar("ManifestT")
 
 _NOTE = 500
 _CHECKPOINT_BYTES = 64 << 10  # a checkpoint is a position, not a result
+_RESULT_BYTES = 64 << 10
 
 
 class Job(Generic[P, C]):
@@ -198,6 +199,31 @@ class Job(Generic[P, C]):
         self._link.ask(SaveCheckpoint(text))
         self._checkpoint = text
         self._link.check(hard=True)
+
+    def result(self, value: object) -> None:
+        """
+        Set the job's result, for `Client.status` and `steadyworker show`: a small value, or the place of a large one.
+
+        The ledger records the result together with `done`, and deletes it together with the record of the job.
+        So a run that does not end as done has no result, and after several runs the result is that of the run that is done.
+        A second call replaces the result of the first.
+        The result is your data, like a checkpoint: SteadyWorker shows it unchanged, so do not put a secret into it.
+
+        Raises:
+            ValueError: The value is not JSON, or over 64 KiB: keep the data elsewhere, and pass its path or URL.
+            Interrupt: The run must end now.
+        """
+        self._link.check(hard=True)
+        try:
+            text = plain_encode(value)
+        except BadPayload as error:
+            raise ValueError(f"Expected a result that JSON can express, got {type(value).__name__}: {error}.") from None
+        if len(text) > _RESULT_BYTES:
+            raise ValueError(
+                f"Expected a result of at most {_RESULT_BYTES} bytes of JSON, got {len(text)}: "
+                "keep the data elsewhere, and pass its path or URL."
+            )
+        self._link.result = text
 
     def check(self) -> None:
         """

@@ -33,6 +33,7 @@ class Task(Struct, frozen=True, kw_only=True):
     `last_checkpoint` is the JSON text of the user's checkpoint.
     `redelivered` is the broker's mark on the delivery with which the run begins; None if the broker does not report it.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
+    `gave_up` is the reason why the job is dead, if the slot calls `on_dead` instead of `handle`; otherwise None.
     At the time limit, the slot kills the run.
     The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of the limit has passed.
     """
@@ -52,6 +53,7 @@ class Task(Struct, frozen=True, kw_only=True):
     redelivered: bool | None = None
     time_limit: float | None = None
     stall_limit: float | None = None
+    gave_up: str | None = None
 
     def context(self) -> dict[str, object]:
         """Return the fields that every log line of the job has."""
@@ -148,12 +150,14 @@ class Link:
             A run with a reason is not Done, even if its handler returns.
         in_cleanup: True once the handler was interrupted after the order to end at once.
         exports: The manifests of the files that the run has exported.
+        result: The JSON text of the run's result, or None.
     """
 
     def __init__(self, upstream: Upstream, clock: Clock, progress_every: float = 0.2) -> None:
         self.raised: InterruptReason | None = None
         self.in_cleanup = False
         self.exports: list[Any] = []
+        self.result: bytes | None = None
         self._upstream = upstream
         self._clock = clock
         self._progress_every = progress_every

@@ -13,7 +13,9 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The handler's normal return."""
+    """The handler's normal return; `result` is the JSON text that the handler gave to `job.result`, or None."""
+
+    result: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

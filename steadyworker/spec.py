@@ -29,7 +29,7 @@ from steadyworker.units import parse_seconds, parse_size
 from steadyworker.worker import C, P, Worker, importable_name, is_worker
 
 _AUTO_SHARE = 0.8
-_METHODS = ("setup", "handle", "teardown")
+_METHODS = ("setup", "handle", "on_dead", "teardown")
 _MISSPELT = 0.81  # `handel` is 0.83 similar to `handle`; a user's own `rate_limit` is 0.8 similar to `time_limit`
 _SHORTEST_STALL = 1.0
 _OPEN = (typing.TypeVar, TypeVar)
@@ -62,6 +62,11 @@ class WorkerSpec:
     keep_dead: float
     keep_cancelled: float
     keep_attempts: float
+
+    @property
+    def has_on_dead(self) -> bool:
+        """True if the Worker has an `on_dead`, so that each job that is given up owes a call of it."""
+        return self.cls.on_dead is not Worker.on_dead
 
     @property
     def queue_spec(self) -> QueueSpec:
@@ -164,7 +169,12 @@ def _check_methods(cls: type[Worker[Any, Any]]) -> None:
             "prepare what its jobs share in `def setup(self)`.",
             id="config.worker",
         )
-    for method, arguments in (("handle", ("job",)), ("setup", ()), ("teardown", ())):
+    for method, arguments in (
+        ("handle", ("job",)),
+        ("setup", ()),
+        ("on_dead", ("job", "reason")),
+        ("teardown", ()),
+    ):
         function = inspect.getattr_static(cls, method)
         # Like a static method, an object that is not a descriptor, such as `functools.partial(...)`, gets no `self`.
         plain = hasattr(type(function), "__get__") and not isinstance(function, staticmethod | classmethod)

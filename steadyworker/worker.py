@@ -105,6 +105,20 @@ class Worker(Generic[P, C]):
         """
         raise NotImplementedError(f"{type(self).__qualname__}.handle")
 
+    def on_dead(self, job: Job[P, C], reason: str) -> object:  # noqa: ARG002 - a subclass uses them
+        """
+        Receive a job that was given up, for example to alert people; a Worker without this method pays nothing for it.
+
+        A worker process of the queue calls `on_dead` after it has recorded the dead letter: at least once for each such job.
+        The call has a slot of its own, with `setup` and `teardown`, and may take 60 s; `on_dead` can be async.
+        If the call raises, dies or takes longer, a worker process repeats it after 10 s, 1, 5 and 15 min, and then gives up.
+        If its worker process dies, another one calls again 90 s after the begin of the call.
+        `job` shows the last run; the job has ended, so its `checkpoint` and `export` raise Interrupt.
+        If the payload does not decode, or the ledger has no copy of the message (`keep_message`), `job.payload` is None.
+        There is no call for a job that a person cancelled, and none for a dead letter that the broker made by itself.
+        """
+        return None
+
     def teardown(self) -> object:
         """Undo `setup` when the slot ends without a failure; `teardown` can be async."""
         return None

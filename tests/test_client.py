@@ -35,7 +35,7 @@ from steadyworker.errors import (
     UnknownQueue,
 )
 from steadyworker.job import Job
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
+from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
 from steadyworker.outcome import Counters, JobState
 from steadyworker.worker import Worker
 from steadyworker_sqlite import SqliteAdapter
@@ -282,6 +282,16 @@ class TestStatus:
         assert (status.key, status.state, status.attempts) == ("k", JobState.RUNNING, 0)
         assert status.started_at is not None
         assert status.ended_at is None
+
+    def test_of_a_job_that_is_done_has_its_result_as_plain_data(self, place: Place) -> None:
+        place.run("exports", "k", lambda ledger, row: ledger.done(row.token, Ending("done", result=b'{"rows":17}')))
+        place.run("exports", "none", lambda ledger, row: ledger.done(row.token, Ending("done")))
+        with place.client() as client:
+            statuses = [client.status(Exports, key) for key in ("k", "none")]
+        assert [(status.state, status.result) for status in statuses] == [
+            (JobState.DONE, {"rows": 17}),
+            (JobState.DONE, None),
+        ]
 
     def test_is_that_of_the_last_round(self, place: Place) -> None:
         place.run("exports", "k", lambda ledger, row: ledger.done(row.token))

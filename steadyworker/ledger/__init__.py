@@ -228,6 +228,14 @@ The order is then: record, reject, confirm.
 Each step can be repeated without harm.
 If the owner dies between two steps, the next delivery leads to `Finish` or `AckDuplicate`; after `interrupted`, the next delivery leads to `Claim`.
 
+The call of on_dead
+-------------------
+If a Worker has an `on_dead`, the write that decides on a dead letter also records that a call of `on_dead` is owed.
+The call is due when the row is `dead`, so when the dead letter is confirmed.
+Each worker process of the queue asks for due calls; `Ledger.next_call` gives a call to one process for 90 s.
+If this process dies, the call is due again after this time, so a job that was given up has at least one call.
+Nothing else waits for a call, and a call decides nothing.
+
 Attempts
 --------
 Each run of a job is an *attempt*: where and why it began, how it ended, its traceback, and the peak of its memory.
@@ -248,6 +256,8 @@ Retention of rows
 - `dead`: 90 days (`keep_dead`), after a cancel 7 days (`keep_cancelled`), or until its dead letter is replayed or dropped.
 - The attempts of a job: 7 days after the end of each (`keep_attempts`), at most 20, and never longer than its row.
 - The message of a job: until the job is `done`, and never longer than its row.
+- The result of a job that is `done`: as long as its row.
+- An owed call of `on_dead`: until a process has made it, or has tried five times, and never longer than its row.
 - Facts: events of links, commands and depths for a day, counts of a minute for two days, actions for 90 days, and a pause until a person ends it.
 
 The first claim of a replay (round + 1) copies the checkpoint from the row of the previous round.

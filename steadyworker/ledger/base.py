@@ -148,13 +148,14 @@ class Began(Struct, frozen=True):
 
 class Ending(Struct, frozen=True):
     """
-    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text has a recognised secret.
+    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text but the result has a recognised secret.
 
     Attributes:
         outcome: The name of the outcome.
         reason, error_class, error_text: Why the run ended so.
         traceback: The traceback of a failure, at most 16 KiB.
         peak_memory: The peak of the run's resident memory in bytes, or None.
+        result: The JSON text of the job's result, which only the end of a job that is done has.
     """
 
     outcome: str
@@ -163,6 +164,7 @@ class Ending(Struct, frozen=True):
     error_text: str = ""
     traceback: str = ""
     peak_memory: int | None = None
+    result: bytes | None = None
 
 
 class Claimed(Struct, frozen=True):
@@ -190,6 +192,7 @@ class Verdict(Struct, frozen=True):
     The decision on a run that ends in a retry or a dead letter: target, reason, counters, and delay in seconds.
 
     Without `keep_checkpoint`, the ledger clears checkpoint and `export_state`, so that the next run starts from the beginning.
+    With `owes_call`, the ledger also records that a call of the Worker's `on_dead` is owed (`Ledger.next_call`).
     """
 
     target: Moving
@@ -199,6 +202,14 @@ class Verdict(Struct, frozen=True):
     error_class: str = ""
     error_text: str = ""
     keep_checkpoint: bool = True
+    owes_call: bool = False
+
+
+class OwedCall(Struct, frozen=True):
+    """A call of `on_dead` that one process makes now, for this dead job; `tries` is the number of the try, from 1."""
+
+    id: JobId
+    tries: int
 
 
 class Renewal(Struct, frozen=True):
@@ -499,7 +510,11 @@ class Ledger(Protocol):
         ...
 
     def done(self, token: Token, end: Ending | None = None) -> bool:
-        """Change `running` to `done`, and delete the job's message; record `end` as the end of the attempt."""
+        """
+        Change `running` to `done`, and delete the job's message.
+
+        Record `end` as the end of the attempt, and keep its result with the row: `Facts.result` returns it.
+        """
         ...
 
     def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
@@ -524,6 +539,24 @@ class Ledger(Protocol):
         Change `moving` to `moved`, or to `dead` if the target is `dead`, because the broker has confirmed the message.
 
         If the broker delivers in time, the retry comes in `wake_in` seconds at the latest.
+        """
+        ...
+
+    def next_call(self, namespace: str, queue: str, lease: float) -> OwedCall | None:
+        """
+        Reserve an owed call of `on_dead` for `lease` seconds, and return it; return None if no call is due.
+
+        A call is owed by a verdict with `owes_call`, and due as soon as the job is `dead`.
+        No other caller gets the call during the lease; after the lease, it is due again, because its process may be dead.
+        The call is owed until `end_call`, or until the ledger deletes the job's row.
+        """
+        ...
+
+    def end_call(self, call: OwedCall, again_in: float | None = None) -> None:
+        """
+        Record that this call is no longer owed; with `again_in`, record that it is due again in so many seconds.
+
+        Do nothing if a later try of the call has begun.
         """
         ...
 

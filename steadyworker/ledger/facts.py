@@ -258,6 +258,10 @@ class Facts(Protocol):
         """
         ...
 
+    def result(self, id: JobId) -> bytes | None:
+        """Return the JSON text of the job's result, or None if the job is not done, or has no result."""
+        ...
+
     def add_link_events(self, events: Sequence[LinkEvent]) -> None:
         """Record these events, for 24 hours; a power failure can lose them."""
         ...

@@ -113,6 +113,7 @@ def verdict_values(verdict: Verdict, storable: Callable[[str], str]) -> Values:
         "error_class": storable(verdict.error_class),
         "error_text": storable(verdict.error_text),
         "keep_checkpoint": verdict.keep_checkpoint,
+        "owes_call": verdict.owes_call,
     }
 
 

@@ -402,7 +402,8 @@ class Deliveries:
         """Take the job's settlement over, and finish it; return the job's row, or None if the ledger refused the take-over."""
         began, ledger, owner = self._deps.clock.boottime(), self._deps.ledger, self._deps.owner
         if isinstance(action, LostTooOften):
-            owned = ledger.lose(row, owner, Verdict(Moving.DEAD, action.reason, action.counters))
+            owes = planning.owes_call(self._deps.spec, action.reason)
+            owned = ledger.lose(row, owner, Verdict(Moving.DEAD, action.reason, action.counters, owes_call=owes))
         else:
             owned = ledger.take_over(row, owner)
         if owned is not None:

@@ -36,6 +36,7 @@ from steadyworker.ledger.rules import Claim, Finish, LostTooOften, action_for
 from steadyworker.runner import report
 from steadyworker.runner.deliveries import Deliveries
 from steadyworker.runner.envelope import Envelope, envelope_of
+from steadyworker.runner.planning import owes_call
 from steadyworker.runner.runs import Runs
 from steadyworker.runner.state import Deps, RunnerState, Timers
 
@@ -257,9 +258,8 @@ class Orphans:
         if owned is None:
             return
         judged = row.state is State.MOVING and row.target is Moving.DEAD
-        if (judged or ledger.moving(owned.token, Verdict(Moving.DEAD, why, row.counters))) and ledger.moved(
-            owned.token
-        ):
+        verdict = Verdict(Moving.DEAD, why, row.counters, owes_call=owes_call(self._deps.spec, why))
+        if (judged or ledger.moving(owned.token, verdict)) and ledger.moved(owned.token):
             self._report(orphan, "dead", why)
 
     def _report_left(self, after: float) -> None:

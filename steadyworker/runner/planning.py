@@ -21,7 +21,7 @@ from steadyworker.delivery import (
 )
 from steadyworker.ledger.base import KeptMessage, Moving, Row, Token, Verdict
 from steadyworker.link import Task
-from steadyworker.outcome import Ack, Counters, Crashed, Failed, Later, Outcome, Release, ToDeadLetter
+from steadyworker.outcome import CANCELLED, Ack, Counters, Crashed, Failed, Later, Outcome, Release, ToDeadLetter
 from steadyworker.retry import count, decide
 from steadyworker.runner import report
 from steadyworker.runner.envelope import (
@@ -91,7 +91,8 @@ def _plan_for(run: Run, outcome: Outcome, deps: Deps, waits: Waits) -> Settlemen
             reason = report.reason(outcome)
             verdict = Verdict(Moving.RETRY, reason, counters, delay, error_class, error_text, not fresh)
         case ToDeadLetter(reason=reason):
-            verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text)
+            owes = owes_call(deps.spec, reason)
+            verdict = Verdict(Moving.DEAD, reason, counters, 0.0, error_class, error_text, owes_call=owes)
     message = message_for(run.envelope, run.row.hop, verdict, run.token.uid, deps.worker)
     return moving(run.token, run.incoming, verdict, message)
 
@@ -137,14 +138,20 @@ def pass_on(incoming: Incoming, message: OutgoingMessage) -> SettlementPlan:
     return SettlementPlan((Step.PUBLISH, Step.SETTLE), incoming, message=message)
 
 
-def refused_verdict(run: Run, plan: SettlementPlan, cause: str) -> Verdict:
+def owes_call(spec: WorkerSpec, reason: str) -> bool:
+    """Return whether a job that dies for this reason owes a call of `on_dead`: only if the Worker has one, and no person cancelled the job."""
+    return spec.has_on_dead and not reason.startswith(CANCELLED)
+
+
+def refused_verdict(run: Run, plan: SettlementPlan, cause: str, spec: WorkerSpec) -> Verdict:
     """Return the verdict of a dead letter for a plan whose message the broker never accepts; the verdict's reason contains `cause`."""
     row = run.row
     verdict = plan.record
     if not isinstance(verdict, Verdict):
         verdict = Verdict(Moving.DEAD, row.reason, row.counters, 0.0, row.error_class, row.error_text)
     reason = verdict.reason if REFUSED in verdict.reason else f"{verdict.reason}; {REFUSED}{cause}"
-    return replace(verdict, target=Moving.DEAD, delay=0.0, reason=reason, keep_checkpoint=True)
+    owes = owes_call(spec, reason)
+    return replace(verdict, target=Moving.DEAD, delay=0.0, reason=reason, keep_checkpoint=True, owes_call=owes)
 
 
 def rejected(token: Token, incoming: Incoming, verdict: Verdict) -> SettlementPlan:

@@ -126,7 +126,9 @@ def error(outcome: Outcome) -> tuple[str, str]:
 def ending(run: Run, outcome: Outcome) -> Ending:
     """Return how a run ended, for people, with the outcome's name."""
     error_class, error_text = error(outcome)
-    return Ending(name(outcome, run), reason(outcome), error_class, error_text, run.traceback, run.peak_memory)
+    result = outcome.result if isinstance(outcome, Done) else None
+    word, why = name(outcome, run), reason(outcome)
+    return Ending(word, why, error_class, error_text, run.traceback, run.peak_memory, result)
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:

@@ -279,7 +279,7 @@ class Runs:
         """
         lost = run is not None and run.delivery is None and run.envelope.from_ledger
         rejects = self._deps.adapter.capabilities.rejects and not lost
-        verdict = refused_verdict(run, plan, str(error)) if run is not None else None
+        verdict = refused_verdict(run, plan, str(error), self._deps.spec) if run is not None else None
         recorded = verdict == plan.record
         if not reported and not (run is not None and recorded):
             key = run.token.id.key if run is not None else ""

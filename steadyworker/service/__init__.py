@@ -13,6 +13,7 @@ The worker process: its parts are wired, started, watched and stopped here.
 | `watchdog.py` | finds the threads that no longer turn |
 | `checks.py` | the checks before the first message |
 | `broker_recheck.py` | repeats the checks of the broker while the process runs |
+| `dead_calls.py` | calls `on_dead` for jobs that were given up |
 | `depth_meter.py` | measures what waits in the queues, for screens and metrics |
 | `repeating.py` | a thread that repeats one piece of work |
 | `remedies.py` | finds the packages that have remedies for lines of the log |

@@ -35,6 +35,7 @@ from steadyworker.runner.state import Deps, Quota
 from steadyworker.service import broker_recheck, depth_meter
 from steadyworker.service.broker_recheck import BrokerRecheck
 from steadyworker.service.checks import broker_findings, check
+from steadyworker.service.dead_calls import CalledQueue, DeadCalls
 from steadyworker.service.depth_meter import DepthMeter, MeasuredQueue
 from steadyworker.service.fact_batch import FactBatch
 from steadyworker.service.job_services import job_services, remember_folder, service_findings
@@ -69,6 +70,7 @@ class Assembly:
     commands: deque[OwnerCommand]
     reporter: OwnerReporter
     facts: FactBatch
+    dead_calls: DeadCalls
 
     def purge(self) -> None:
         """
@@ -213,7 +215,7 @@ def assemble(
     guard = Guard([lock.fd], clock)
     services = job_services(options, clock)
     facts = FactBatch(owner, {spec.queue: name for spec, name in zip(plan.specs, namespaces, strict=True)}, clock)
-    emit = fan_out([log_events(), facts, *listeners])
+    emit = fan_out([lambda event: dead_calls.emit(event), log_events(), facts, *listeners])  # noqa: PLW0108 - created below
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
@@ -281,6 +283,12 @@ def assemble(
         Repeating("broker recheck", recheck.check, broker_recheck.SOON),
         Repeating("depth meter", meter.measure, depth_meter.EVERY),
     ]
+    called = [
+        CalledQueue(name, spec.queue, partial(_slot, spec.concurrency, spec, lock, guard, options, clock))
+        for name, spec in zip(namespaces, plan.specs, strict=True)
+        if spec.has_on_dead
+    ]
+    dead_calls = DeadCalls(called, plan.ledger, clock)
     if audits:
         repeated.append(Repeating("consumer audit", lambda: audit_all(audits)))
     return Assembly(
@@ -299,6 +307,7 @@ def assemble(
         commands,
         reporter,
         facts,
+        dead_calls,
     )
 
 

@@ -235,6 +235,7 @@ class Service:
             thread.start()
         for work in assembly.repeated:
             work.start()
+        assembly.dead_calls.start()
 
     def _catch_signals(self) -> dict[int, Any]:
         """Install handlers that put each signal into a queue; only the main thread can do this."""
@@ -252,11 +253,12 @@ class Service:
         return before
 
     def _over(self) -> bool:
-        """Return whether every runner has finished, or the stop budget has only the time for closing left."""
+        """Return whether every runner and every call of `on_dead` has finished, or the stop budget has only the time for closing left."""
         if self._budget is None or self._assembly is None:
             return False
         spent = self._left() <= CLOSE_BEFORE_END
-        return spent or all(runner.finished for runner in self._assembly.runners)
+        called = self.stage >= Stage.INTERRUPTING or not self._assembly.dead_calls.busy
+        return spent or (called and all(runner.finished for runner in self._assembly.runners))
 
     def _left(self) -> float:
         """
@@ -269,9 +271,8 @@ class Service:
     def _stop(self, assembly: Assembly) -> None:
         """Stop every part within the budget, in order: jobs first, connections and the ledger last."""
         runners = assembly.runners
-        self._close(
-            assembly, [slot.close for runner in runners for slot in runner.deps.slots], self._left() - CLOSE_BEFORE_END
-        )
+        slots = [slot.close for runner in runners for slot in runner.deps.slots]
+        self._close(assembly, [*slots, assembly.dead_calls.stop], self._left() - CLOSE_BEFORE_END)
         self._close(assembly, [service.stop for service in assembly.services.values()], self._left() - CLOSE_BEFORE_END)
         for runner in runners:
             runner.end()
@@ -431,6 +432,8 @@ class Service:
         if self._budget is None:
             self._deadline.begin()
             self._budget = Budget(self._clock.monotonic(), self._options.stop_within)
+            if self._assembly is not None:
+                self._assembly.dead_calls.drain()
             self.enter(Stage.DRAINING, reason)
 
     def enter(self, stage: Stage, reason: str, *, kill: bool = False) -> None:

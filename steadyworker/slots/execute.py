@@ -111,7 +111,10 @@ class Executor:
             with suppress(BaseException):  # a user's logging handler can raise
                 if not logs.is_settled():
                     logs.settle()
-                if isinstance(ran.outcome, Failed):
+                if isinstance(ran.outcome, Failed) and task.gave_up is not None:
+                    about = {"reason": ran.outcome.reason, "explain": "steadyworker.on-dead-failed"}
+                    self._log.warning("on_dead_failed", **about, exc_info=_to_show(ran.error))
+                elif isinstance(ran.outcome, Failed):
                     self._log_failed(ran.outcome, _to_show(ran.error))
             return ran
 
@@ -120,12 +123,18 @@ class Executor:
         try:
             payload = self._decode(task.body)
         except BaseException as error:  # noqa: BLE001 - a user's type can run code, and raise anything
-            return Ran(_bad_payload(error), error)
+            if task.gave_up is None:
+                return Ran(_bad_payload(error), error)
+            payload = None  # the job may be dead for this reason
         job: Job[Any, Any] = Job(
             payload, task, link=link, clock=self._clock, began=began, decode_checkpoint=self._decode_checkpoint
         )
         try:
-            result = self._call(job, link)
+            if (reason := task.gave_up) is None:
+                result = self._call(lambda: self._worker.handle(job), self._asynchronous, link)
+            else:
+                asynchronous = inspect.iscoroutinefunction(self._worker.on_dead)
+                result = self._call(lambda: self._worker.on_dead(job, reason), asynchronous, link)
         except BaseException as error:  # noqa: BLE001 - SystemExit, KeyboardInterrupt and Interrupt end the run, never the slot
             try:  # noqa: SIM105 - a signal could come inside `suppress`
                 self.calm()
@@ -148,19 +157,19 @@ class Executor:
             about = {"reason": failed.reason, "explain": "steadyworker.job-failed"}
             self._log.warning("job_failed", **about, exc_info=error)
 
-    def _call(self, job: Job[Any, Any], link: Link) -> Any:
+    def _call(self, work: Callable[[], Any], asynchronous: bool, link: Link) -> Any:  # noqa: FBT001 - private
         """
         Call the handler so that a hard stop can end it, by an Interrupt in this thread or by a cancelled task.
 
         Python runs signal handlers only at calls and jumps.
-        There is no call or jump between the handler's return and the line that sets `returned`.
+        There is no call or jump between the handler's return and the line that sets `returned`; `work` is a lambda for this reason.
         An exception that a signal handler raises after this line is not an error of the job's handler.
         """
         self.exposed = link
         result = None
         try:
-            result = self._worker.handle(job)
-            self.returned = not self._asynchronous
+            result = work()
+            self.returned = not asynchronous
             if self.returned:
                 self.calm()
         except BaseException:
@@ -168,7 +177,7 @@ class Executor:
                 raise
         finally:
             self.exposed = None
-        if self._asynchronous:
+        if asynchronous:
             result = self._await(result, link) if inspect.iscoroutine(result) else result
             self.returned = True
         return result
@@ -178,7 +187,7 @@ class Executor:
             _discard(result)
             return outcome_of_interrupt(link.raised)
         if result is None:
-            return Done()
+            return Done(link.result)
         if (kind := _never_started(result)) is not None:
             article = "an" if kind[0].lower() in "aeiou" else "a"
             _discard(result)
@@ -191,7 +200,7 @@ class Executor:
             with suppress(BaseException):  # a user's logging handler or metaclass can raise
                 about = {"type": type(result).__name__, "explain": "steadyworker.result-ignored"}
                 self._log.warning("handle_result_ignored", **about)
-        return Done()
+        return Done(link.result)
 
     def _outcome(self, error: BaseException, link: Link) -> Outcome:
         if link.raised is not None:

@@ -163,7 +163,9 @@ _OUTCOMES: dict[str, type[Outcome]] = {
 
 def run_ended(fence: int, outcome: Outcome, traceback: str = "", peak_memory: int | None = None) -> RunEnded:
     """Return the frame that carries an outcome."""
-    return RunEnded(fence, type(outcome).__name__, msgspec.to_builtins(outcome), traceback, peak_memory)
+    return RunEnded(
+        fence, type(outcome).__name__, msgspec.to_builtins(outcome, builtin_types=(bytes,)), traceback, peak_memory
+    )
 
 
 def outcome_of(frame: RunEnded) -> Outcome:

@@ -71,6 +71,7 @@ class Harness:
         processes: The worker processes, in the order of their start; each has its own connection to the ledger, which a test can cut.
 
     Not thread-safe: everything except the handlers runs in the test's thread.
+    A Harness does not call `on_dead`; a test can call this method itself.
     Log lines go to the standard library's logging, so that pytest's `caplog` contains them.
     """
 

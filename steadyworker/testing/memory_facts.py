@@ -67,6 +67,12 @@ class MemoryFacts(Facts):
             return () if job is None else tuple(job.attempts.values())
 
     @override
+    def result(self, id: JobId) -> bytes | None:
+        with self._lock:
+            job = self._jobs().get(id)
+            return None if job is None else job.result
+
+    @override
     def add_link_events(self, events: Sequence[LinkEvent]) -> None:
         with self._lock:
             self._events += map(safe_event, events)

@@ -42,6 +42,8 @@ class MemoryJob:
     One row, which the ledger changes in place under its lock.
 
     `lease_until`, `due` and `wake_at` are readings of the boot clock; `attempts` has the last runs by their fences.
+    `call_tries` is the number of tries of the job's owed call of `on_dead`, or None if no call is owed.
+    `call_due` is the wall time of the call's next try.
     """
 
     id: JobId
@@ -74,6 +76,9 @@ class MemoryJob:
     progress_fence: int = 0
     sample: tuple[float, float] | None = None
     message: KeptMessage | None = None
+    result: bytes | None = None
+    call_tries: int | None = None
+    call_due: float = 0.0
     wake_at: float | None = None
     attempts: dict[int, Attempt] = field(default_factory=dict)
 
@@ -111,6 +116,8 @@ class MemoryJob:
         self.due = now + verdict.delay
         self.error_class = verdict.error_class
         self.error_text = verdict.error_text
+        if verdict.owes_call and self.call_tries is None:
+            self.call_tries = 0
         if not verdict.keep_checkpoint:
             self.checkpoint = self.checkpoint_fence = self.export_state = None
 
@@ -187,11 +194,14 @@ class MemoryJob:
                 self.attempts[fence] = replace(attempt, outcome=LOST, ended_at=wall)
 
     def end_attempt(self, end: Ending | None, wall: float) -> None:
-        """Record the end of the present attempt; `wall` is the wall clock."""
-        attempt = self.attempts.get(self.fence)
-        if attempt is not None and end is not None:
+        """Record the end of the present attempt, and the job's result; `wall` is the wall clock."""
+        if end is None:
+            return
+        ended, attempt = asdict(end), self.attempts.get(self.fence)
+        self.result = ended.pop("result")
+        if attempt is not None:
             self.attempts[self.fence] = replace(
-                attempt, **asdict(end), ended_at=wall, checkpoint_after=_shown(self.checkpoint)
+                attempt, **ended, ended_at=wall, checkpoint_after=_shown(self.checkpoint)
             )
 
     def row(self, now: float, *, lease_over: bool) -> Row:

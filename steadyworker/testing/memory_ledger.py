@@ -30,6 +30,7 @@ from steadyworker.ledger.base import (
     Moving,
     Orders,
     Orphan,
+    OwedCall,
     OwnerSeen,
     Progress,
     Renewal,
@@ -357,6 +358,25 @@ class MemoryLedger(Ledger):
                 return False
             job.move(self._clock.boottime(), self._clock.wall(), wake_in, self._retentions.of(token.id))
             return True
+
+    @override
+    def next_call(self, namespace: str, queue: str, lease: float) -> OwedCall | None:
+        with self._lock:
+            now = self._clock.wall()
+            for job in self._jobs.values():
+                theirs = (job.id.namespace, job.id.queue) == (namespace, queue) and job.state is State.DEAD
+                if theirs and job.call_tries is not None and job.call_due <= now:
+                    job.call_tries, job.call_due = job.call_tries + 1, now + lease
+                    return OwedCall(job.id, job.call_tries)
+            return None
+
+    @override
+    def end_call(self, call: OwedCall, again_in: float | None = None) -> None:
+        with self._lock:
+            job = self._jobs.get(call.id)
+            if job is not None and job.call_tries == call.tries:
+                job.call_tries = None if again_in is None else call.tries
+                job.call_due = self._clock.wall() + (again_in or 0.0)
 
     @override
     def settled(self, token: Token, known: bool) -> None:

@@ -32,7 +32,7 @@ from steadyworker.link import (
     SaveExportState,
     Task,
 )
-from steadyworker.outcome import Counters, Failed, Outcome, Settlement
+from steadyworker.outcome import Counters, Done, Failed, Outcome, Settlement
 from steadyworker.payload import encode, plain_encode
 from steadyworker.retry import count, decide, drawn_delay
 from steadyworker.slots.execute import Executor
@@ -55,6 +55,7 @@ class RunResult:
         checkpoints: The saved checkpoints, in order, as plain JSON data.
         progress: Every `progress` call as (done, total, note), in order.
         exports: The manifests that `job.export` returned.
+        result: The job's result as plain JSON data; None if the run is not done, or has no result.
         logs: The log lines of the run, at INFO and above: `level`, `event`, `logger`, and their other fields.
     """
 
@@ -65,6 +66,7 @@ class RunResult:
     progress: list[tuple[float | None, float | None, str]]
     exports: list[Any]
     logs: list[dict[str, Any]]
+    result: Any = None
 
 
 def run_one(
@@ -128,7 +130,9 @@ def run_one(
         raise ran.error
     counters = count(ran.outcome, Counters(attempts=attempt - 1), clock.wall())
     settlement = decide(ran.outcome, counters, cls.retry, drawn_delay(ran.outcome, counters, cls.retry))
-    return RunResult(ran.outcome, settlement, ran.error, desk.checkpoints, desk.progress, link.exports, logs)
+    kept = ran.outcome.result if isinstance(ran.outcome, Done) else None
+    result = None if kept is None else msgspec.json.decode(kept)
+    return RunResult(ran.outcome, settlement, ran.error, desk.checkpoints, desk.progress, link.exports, logs, result)
 
 
 class _Desk:

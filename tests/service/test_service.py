@@ -16,12 +16,14 @@ import pytest
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.config import resolve as config
+from steadyworker.ledger.base import Ledger
 from steadyworker.lifecycle import Stage
 from steadyworker.runner.causes import Cause
 from steadyworker.runner.consumer_audit import AuditResult
 from steadyworker.runner.state import Inbox
 from steadyworker.service.assemble import Assembly
 from steadyworker.service.broker_recheck import BrokerRecheck
+from steadyworker.service.dead_calls import DeadCalls
 from steadyworker.service.monitor import Monitor
 from steadyworker.service.service import Service
 from steadyworker.slots.guard import Guard
@@ -143,6 +145,7 @@ def service_of(
         services={},
         pools=[],
         commands=deque(),
+        dead_calls=DeadCalls([], cast(Ledger, None), clock),
         owner="me",
         guard=SimpleNamespace(check=lambda: None),
         ledger=SimpleNamespace(url="sqlite:ledger.db"),

@@ -28,6 +28,13 @@ HERE = "tests.slots.workers"
 TABLE: dict[str, Outcome] = {
     "nothing": Done(),
     "value": Done(),
+    "result": Done('{"rows":17,"name":"café"}'.encode()),
+    "result_too_large": Failed(
+        "ValueError: Expected a result of at most 65536 bytes of JSON, got 65538: "
+        "keep the data elsewhere, and pass its path or URL.",
+        "ValueError",
+    ),
+    "result_then_raises": Failed("ValueError: boom", "ValueError"),
     "raises": Failed("ValueError: boom", "ValueError"),
     "unprintable": Failed("Unprintable: (cannot be printed)", f"{HERE}.Unprintable"),
     "retry_later": Failed("not yet", "Retry", 7, fresh=True, planned=True),
@@ -66,6 +73,12 @@ def test_each_ending_has_its_outcome_and_the_slot_runs_the_next_job(slot: Rig) -
         assert slot.ended(do).outcome == outcome, do
         assert slot.slot.warm
     assert sum(isinstance(event, Ended) for event in slot.received) == len(TABLE)
+
+
+def test_a_result_that_json_cannot_express_is_an_error_of_the_line_that_gave_it(slot: Rig) -> None:
+    outcome = slot.ended("result_no_json").outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith("ValueError: Expected a result that JSON can express, got set: $: ")
 
 
 @pytest.mark.parametrize("do", ["generator", "awaitable"])

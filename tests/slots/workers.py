@@ -48,6 +48,21 @@ class Modes(Worker[Asked, int]):
     def value(self, job: Job[Asked, int]) -> int:
         return 42
 
+    def result(self, job: Job[Asked, int]) -> None:
+        """The last of two results counts; the return value never does."""
+        job.result("the first")
+        job.result({"rows": 17, "name": "café"})
+
+    def result_no_json(self, job: Job[Asked, int]) -> None:
+        job.result({1, object()})
+
+    def result_too_large(self, job: Job[Asked, int]) -> None:
+        job.result("x" * (64 << 10))
+
+    def result_then_raises(self, job: Job[Asked, int]) -> None:
+        job.result("lost")
+        raise ValueError("boom")
+
     def generator(self, job: Job[Asked, int]) -> object:
         return (number for number in range(3))
 

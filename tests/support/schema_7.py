@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from steadyworker.ledger import base
 from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Row, State, Token
-from steadyworker.ledger.shared import KEEP as PRESENT_TIMES
+from steadyworker.ledger.shared import KEEP as _PRESENT_TIMES
 from steadyworker.ledger.shared import Values, claim_values, mine_values, pk_values, seen_values
 from steadyworker.ledger.sqlite import schema
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
@@ -24,7 +24,7 @@ from tests.support import schema_8
 
 SCHEMA_VERSION = 7
 
-TIMES = PRESENT_TIMES | {"keep_confirmed": 86_400.0, "keep_dead": 30 * 86_400.0}
+TIMES = _PRESENT_TIMES | {"keep_confirmed": 86_400.0, "keep_dead": 30 * 86_400.0}
 """The times that this version keeps jobs, for all Workers alike."""
 
 APPLICATION_ID = 0x53574C47

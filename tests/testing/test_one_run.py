@@ -36,6 +36,14 @@ class Exported:
         return f"manifest of {to}"
 
 
+@dataclass
+class ExportedPages:
+    """What a job may give as its result: anything that a payload may be."""
+
+    pages: int
+    place: str
+
+
 class Pages(Worker[Request, int]):
     queue = "pages"
     time_limit = 60
@@ -55,6 +63,9 @@ class Pages(Worker[Request, int]):
         match job.payload.do:
             case "fail":
                 raise ValueError("boom")
+            case "result":
+                job.result({"pages": job.payload.pages})
+                job.result(ExportedPages(job.payload.pages, "out.csv"))
             case "retry":
                 raise Retry("later", delay=9)
             case "reject":
@@ -155,6 +166,11 @@ def test_an_async_handler_runs_to_its_end() -> None:
     ran = run_one(Sleepy, Request(), key="a/b", attempt=3, headers={"tenant": "t"})
     assert ran.outcome == Done()
     assert ran.checkpoints == [{"attempt": 3, "tenant": "t", "name": "a_b-c14cddc033f6"}]
+
+
+def test_the_last_result_is_recorded_and_a_run_that_is_not_done_has_none() -> None:
+    assert run_one(Pages, Request(3, "result")).result == {"pages": 3, "place": "out.csv"}
+    assert run_one(Pages, Request(0, "retry")).result is None
 
 
 def test_exports_and_logs_are_recorded() -> None:

@@ -150,6 +150,11 @@ class PostgresFacts(Facts):
         return [attempt_of(found) for found in self._fetch(sql.ATTEMPTS_OF, pk_values(id))]
 
     @override
+    def result(self, id: JobId) -> bytes | None:
+        found = self._fetch(sql.RESULT, pk_values(id))
+        return bytes(found[0][0]) if found else None
+
+    @override
     def add_link_events(self, events: Sequence[LinkEvent]) -> None:
         safe = [safe_event(event) for event in events]
         names = ("at", "owner", "queue", "epoch", "event", "why", "fence")

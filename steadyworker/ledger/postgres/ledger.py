@@ -42,6 +42,7 @@ from steadyworker.ledger.base import (
     Ledger,
     Orders,
     Orphan,
+    OwedCall,
     OwnerSeen,
     Progress,
     Renewal,
@@ -290,7 +291,8 @@ class PostgresLedger(Ledger):
             ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
             values = claims_values(claims, drawn, uids) | ends_values(ended) | self._lease | self._settled_values()
             values |= {"worker": self._worker, "pid": os.getpid(), "version": self._own_version()}
-            cursor = db.run(sql.CLAIM_MANY, values, then=f"; {sql.DONE_MANY}; {sql.SETTLE}")
+            results = f"; {sql.ADD_RESULTS}" if any(values["ended_results"]) else ""
+            cursor = db.run(sql.CLAIM_MANY, values, then=f"; {sql.DONE_MANY}; {sql.SETTLE}{results}")
             rows = [row_of(found, never_dead) for found in cursor.fetchall()]
             cursor.nextset()
             done = {uid for (uid,) in cursor.fetchall()}
@@ -309,7 +311,8 @@ class PostgresLedger(Ledger):
 
     @override
     def lose(self, seen: Row, owner: str, verdict: Verdict) -> Row | None:
-        return self._own(sql.LOSE, seen_values(seen) | settlement_values(verdict) | {"owner": owner})
+        statement = sql.LOSE_AND_OWE if verdict.owes_call else sql.LOSE
+        return self._own(statement, seen_values(seen) | settlement_values(verdict) | {"owner": owner})
 
     @override
     def renew(self, tokens: Sequence[Token]) -> Sequence[Renewal]:
@@ -347,7 +350,10 @@ class PostgresLedger(Ledger):
 
     @override
     def done(self, token: Token, end: Ending | None = None) -> bool:
-        return self._write(sql.DONE, token, KEEP | ending_values(end, storable))
+        if end is None or end.result is None:
+            return self._write(sql.DONE, token, KEEP | ending_values(end, storable))
+        values = KEEP | ending_values(end, storable) | {"result": end.result}
+        return self._write(sql.DONE_WITH_RESULT, token, values)
 
     @override
     def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
@@ -355,12 +361,23 @@ class PostgresLedger(Ledger):
 
     @override
     def moving(self, token: Token, verdict: Verdict, end: Ending | None = None) -> bool:
-        return self._write(sql.MOVING, token, settlement_values(verdict) | ending_values(end, storable))
+        statement = sql.MOVING_AND_OWE if verdict.owes_call else sql.MOVING
+        return self._write(statement, token, settlement_values(verdict) | ending_values(end, storable))
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
         values = KEEP | dead_values(self._retentions.of(token.id)) | {"wake_in": min(wake_in, LONGEST_DELAY)}
         return self._write(sql.MOVED, token, values)
+
+    @override
+    def next_call(self, namespace: str, queue: str, lease: float) -> OwedCall | None:
+        found = self._fetch(sql.NEXT_CALL, {"namespace": namespace, "queue": queue, "lease": lease})
+        return OwedCall(JobId(namespace, queue, found[0][0], found[0][1]), found[0][2]) if found else None
+
+    @override
+    def end_call(self, call: OwedCall, again_in: float | None = None) -> None:
+        values = pk_values(call.id) | {"tries": call.tries, "again_in": again_in}
+        self._change(sql.END_CALL if again_in is None else sql.CALL_AGAIN, values)
 
     @override
     def settled(self, token: Token, known: bool) -> None:

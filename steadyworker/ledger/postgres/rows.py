@@ -67,6 +67,7 @@ def ends_values(ended: Sequence[tuple[Token, Ending | None]]) -> Values:
     return {f"ended_{name}": values for name, values in tokens_values([token for token, _ in ended]).items()} | {
         "ended_outcomes": [None if end is None else end.outcome for _, end in ended],
         "ended_peaks": [None if end is None else end.peak_memory for _, end in ended],
+        "ended_results": [None if end is None else end.result for _, end in ended],
     }
 
 

@@ -189,8 +189,23 @@ FACTS: tuple[LiteralString, ...] = (
 )
 """The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
 
-RESULTS: tuple[LiteralString, ...] = ()
-"""The statements that make what the ledger keeps of the results of jobs."""
+RESULTS: tuple[LiteralString, ...] = (
+    # The number is the number of the job's row.
+    """
+    CREATE TABLE steadyworker_results (
+        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
+        value bytea NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE steadyworker_owed_calls (
+        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
+        tries bigint NOT NULL DEFAULT 0,
+        due_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    )
+    """,
+)
+"""The statements that make the tables of the results of jobs, and of the calls of `on_dead` that are owed."""
 
 _TABLES: tuple[LiteralString, ...] = (
     """

@@ -199,6 +199,14 @@ LOSE = f"""
     ), lost AS ({_LOST})
     SELECT * FROM claimed
 """
+LOSE_AND_OWE = LOSE.replace(
+    "SELECT * FROM claimed",
+    """, owed AS (
+        INSERT INTO steadyworker_owed_calls (number) SELECT number FROM claimed ON CONFLICT (number) DO NOTHING
+    )
+    SELECT * FROM claimed""",
+)
+"""The statements with `AND_OWE` are for Workers with `on_dead`, so that other Workers pay nothing."""
 RENEW = f"""
     UPDATE steadyworker_jobs AS job SET {_LEASE}
     FROM unnest(%(uids)s::text[], %(fences)s::bigint[], %(owners)s::text[])
@@ -222,15 +230,18 @@ EXPORT_STATE = f"UPDATE steadyworker_jobs SET export_state = %(value)s WHERE {_M
 _LET_GO = """, let_go AS (
         DELETE FROM steadyworker_messages USING ended WHERE steadyworker_messages.number = ended.number
     )"""
-DONE = _ending(
-    f"""
+_DONE = f"""
     UPDATE steadyworker_jobs SET
         state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
         ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
     WHERE {_MINE} AND state = 'running'
-""",
-    _LET_GO,
-)
+"""
+DONE = _ending(_DONE, _LET_GO)
+_RESULT = """, result AS (
+        INSERT INTO steadyworker_results (number, value) SELECT number, %(result)s::bytea FROM ended
+    )"""
+DONE_WITH_RESULT = _ending(_DONE, _LET_GO + _RESULT)
+"""The statement for a job with a result, so that a job without one costs nothing more."""
 # The next four statements serve several jobs in one transaction, so they lock rows in an order that ends in no deadlock.
 # Claims come first, in the order of their keys; the ends wait for no row.
 DRAW_MANY = f"""
@@ -294,11 +305,37 @@ DONE_MANY = f"""
     ){_LET_GO}
     SELECT uid FROM ended
 """
+# This statement follows `DONE_MANY`, so it adds the results of those jobs only that are done under their run's fence.
+ADD_RESULTS = """
+    INSERT INTO steadyworker_results (number, value)
+    SELECT number, value FROM steadyworker_jobs
+    JOIN unnest(%(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_results)s::bytea[]) AS mine (uid, fence, value)
+        USING (uid, fence)
+    WHERE state = 'done' AND value IS NOT NULL ON CONFLICT (number) DO NOTHING
+"""
 INTERRUPTED = _ending(f"""
     UPDATE steadyworker_jobs SET state = 'interrupted', {_NOBODY}, wake_at = greatest(wake_at, {NOW}), {_COUNTERS}
     WHERE {_MINE} AND state = 'running'
 """)
-MOVING = _ending(f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')")
+_MOVE = f"UPDATE steadyworker_jobs SET {_MOVING} WHERE {_MINE} AND state IN ('running', 'moving')"
+MOVING = _ending(_MOVE)
+MOVING_AND_OWE = _ending(
+    _MOVE,
+    """, owed AS (
+        INSERT INTO steadyworker_owed_calls (number) SELECT number FROM ended ON CONFLICT (number) DO NOTHING
+    )""",
+)
+NEXT_CALL = f"""
+    UPDATE steadyworker_owed_calls AS owed SET tries = tries + 1, due_at = {after("%(lease)s")}
+    FROM (
+        SELECT number, key, round FROM steadyworker_owed_calls AS due JOIN steadyworker_jobs USING (number)
+        WHERE namespace = %(namespace)s AND queue = %(queue)s AND state = 'dead' AND due_at <= {NOW}
+        ORDER BY number LIMIT 1 FOR UPDATE OF due SKIP LOCKED
+    ) AS first WHERE owed.number = first.number RETURNING key, round, tries
+"""
+_CALLED = f"number = (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AND tries = %(tries)s"
+END_CALL = f"DELETE FROM steadyworker_owed_calls WHERE {_CALLED}"
+CALL_AGAIN = f"UPDATE steadyworker_owed_calls SET due_at = {after('%(again_in)s')} WHERE {_CALLED}"
 MOVED = f"""
     UPDATE steadyworker_jobs SET
         state = CASE target WHEN 'dead' THEN 'dead' ELSE 'moved' END, {_NOBODY},
@@ -380,6 +417,7 @@ ORDERS = """
     FROM steadyworker_commands WHERE owner = %(owner)s
 """
 ENDED = "SELECT uid FROM steadyworker_jobs WHERE uid = ANY(%(uids)s::text[]) AND state IN ('done', 'dead')"
+RESULT = f"SELECT value FROM steadyworker_results JOIN steadyworker_jobs USING (number) WHERE {_JOB}"
 ATTEMPTS_OF = f"""
     SELECT
         run.fence, run.owner, pid, slot, version, because, epoch,

@@ -113,6 +113,12 @@ class SqliteFacts(Facts):
         return [attempt_of(found) for found in self._fetch(sql.ATTEMPTS_OF, pk_values(id))]
 
     @override
+    def result(self, id: JobId) -> bytes | None:
+        with self._file.connection() as db:
+            found = db.execute(sql.RESULT, pk_values(id)).fetchone()
+        return None if found is None else bytes(found[0])
+
+    @override
     def add_link_events(self, events: Sequence[LinkEvent]) -> None:
         rows = [
             (each.at, each.owner, each.queue, each.epoch, each.event, each.why, each.fence)

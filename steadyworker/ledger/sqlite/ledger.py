@@ -34,6 +34,7 @@ from steadyworker.ledger.base import (
     Ledger,
     Orders,
     Orphan,
+    OwedCall,
     OwnerSeen,
     Progress,
     Renewal,
@@ -365,12 +366,33 @@ class SqliteLedger(Ledger):
             ended = db.execute(statement, values).rowcount == 1
             if ended and end is not None:
                 db.execute(sql.ENDED_RUN, values)
+            if ended and values.get("owes_call"):
+                db.execute(sql.OWE_CALL, values)
         return ended
 
     @override
     def moved(self, token: Token, wake_in: float = 0.0) -> bool:
         values = {"wake_in": wake_in, "now": self._clock.wall(), "step": self._step()}
         return self._write(sql.MOVED, token, KEEP | dead_values(self._retentions.of(token.id)) | values)
+
+    @override
+    def next_call(self, namespace: str, queue: str, lease: float) -> OwedCall | None:
+        now = self._clock.wall()
+        with self._file.connection() as db:
+            found = db.execute(sql.DUE_CALL, {"namespace": namespace, "queue": queue, "now": now}).fetchone()
+            if found is None:
+                return None
+            number, tries, key, round_ = found
+            reserved = db.execute(sql.RESERVE_CALL, (now + lease, number, tries)).rowcount == 1
+        return OwedCall(JobId(namespace, queue, key, round_), tries + 1) if reserved else None
+
+    @override
+    def end_call(self, call: OwedCall, again_in: float | None = None) -> None:
+        values = pk_values(call.id) | {"tries": call.tries}
+        if again_in is None:
+            self._change(sql.END_CALL, values)
+        else:
+            self._change(sql.CALL_AGAIN, values | {"due_at": self._clock.wall() + again_in})
 
     @override
     def settled(self, token: Token, known: bool) -> None:
@@ -506,6 +528,8 @@ class SqliteLedger(Ledger):
                 db.execute(sql.KEEP_FIRST, values | kept_values(message))
             if found:
                 db.execute(sql.LOST_BEFORE, values)
+                if values.get("owes_call"):
+                    db.execute(sql.OWE_CALL, values)
                 if values.get("because") is not None:
                     db.execute(sql.BEGAN_AGAIN, values)
                     db.execute(sql.FORGET_FIRST, values)
@@ -574,12 +598,14 @@ class SqliteLedger(Ledger):
 
 
 def _done(db: sqlite3.Connection, values: tuple[Any, ...], end: Ending | None) -> bool:
-    """Change a job to `done`, and record the end of its attempt; `values` are the parameters of `DONE`."""
+    """Change a job to `done`, and record the end of its attempt and its result; `values` are the parameters of `DONE`."""
     if db.execute(sql.DONE, values).rowcount != 1:
         return False
     if end is not None:
         now, _, _, number, _, fence, _ = values
         db.execute(sql.ENDED_WELL, (end.outcome, now, end.peak_memory, number, fence))
+        if end.result is not None:
+            db.execute(sql.ADD_RESULT, (number, end.result))
     return True
 
 

@@ -239,8 +239,29 @@ FACTS: tuple[str, ...] = (
 )
 """The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
 
-RESULTS: tuple[str, ...] = ()
-"""The statements that make what the ledger keeps of the results of jobs."""
+RESULTS: tuple[str, ...] = (
+    # The number is the number of the job's row; a table of its own keeps the rows of jobs short.
+    "CREATE TABLE results (number INTEGER PRIMARY KEY, value BLOB NOT NULL) STRICT",
+    """
+    CREATE TRIGGER result_goes_with_its_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM results WHERE number = old.rowid;
+    END
+    """,
+    # The due time is a reading of the wall clock: a step of this clock only moves the next try.
+    """
+    CREATE TABLE owed_calls (
+        number INTEGER PRIMARY KEY,
+        tries INTEGER NOT NULL DEFAULT 0,
+        due_at REAL NOT NULL DEFAULT 0
+    ) STRICT
+    """,
+    """
+    CREATE TRIGGER owed_call_goes_with_its_job AFTER DELETE ON jobs BEGIN
+        DELETE FROM owed_calls WHERE number = old.rowid;
+    END
+    """,
+)
+"""The statements that make the tables of the results of jobs, and of the calls of `on_dead` that are owed."""
 
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {
     6: (
@@ -608,6 +629,16 @@ ENDED_RUN = f"""
         traceback = :traceback, peak_memory = :peak_memory, checkpoint_after = {_LEFT}
     WHERE number = {_NUMBER} AND fence = :fence
 """
+OWE_CALL = f"INSERT INTO owed_calls (number) SELECT rowid FROM jobs WHERE {_JOB} ON CONFLICT DO NOTHING"
+DUE_CALL = """
+    SELECT number, tries, key, round FROM owed_calls JOIN jobs ON jobs.rowid = number
+    WHERE namespace = :namespace AND queue = :queue AND state = 'dead' AND due_at <= :now ORDER BY number LIMIT 1
+"""
+RESERVE_CALL = "UPDATE owed_calls SET tries = tries + 1, due_at = ? WHERE number = ? AND tries = ?"
+END_CALL = f"DELETE FROM owed_calls WHERE number = {_NUMBER} AND tries = :tries"
+CALL_AGAIN = f"UPDATE owed_calls SET due_at = :due_at WHERE number = {_NUMBER} AND tries = :tries"
+ADD_RESULT = "INSERT INTO results (number, value) VALUES (?, ?)"
+RESULT = f"SELECT value FROM results WHERE number = {_NUMBER}"
 ATTEMPTS_OF = f"""
     SELECT
         fence, owner, pid, slot, version, because, epoch, started_at, ended_at, outcome, reason, error_class, error_text,

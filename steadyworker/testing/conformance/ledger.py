@@ -15,16 +15,26 @@
 from __future__ import annotations
 
 from steadyworker.testing.conformance.ledger_attempts import AttemptPromises
+from steadyworker.testing.conformance.ledger_calls import CallPromises
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
 from steadyworker.testing.conformance.ledger_facts import FactPromises
 from steadyworker.testing.conformance.ledger_messages import MessagePromises
 from steadyworker.testing.conformance.ledger_record import RecordPromises
+from steadyworker.testing.conformance.ledger_results import ResultPromises
 from steadyworker.testing.conformance.ledger_turns import TurnPromises
 from steadyworker.testing.conformance.ledger_writes import WritePromises
 
 
 class LedgerSuite(
-    ClaimPromises, WritePromises, RecordPromises, MessagePromises, TurnPromises, FactPromises, AttemptPromises
+    ClaimPromises,
+    WritePromises,
+    RecordPromises,
+    MessagePromises,
+    TurnPromises,
+    FactPromises,
+    AttemptPromises,
+    ResultPromises,
+    CallPromises,
 ):
     """
     Tests of every promise of `steadyworker.ledger.base.Ledger` and `steadyworker.ledger.facts.Facts`.
