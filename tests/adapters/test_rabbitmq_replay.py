@@ -105,4 +105,4 @@ def messages(vhost: Vhost, queue: str) -> list[tuple[str, str]]:
             method, properties, _ = channel.basic_get(queue, auto_ack=True)
             if method is None or properties is None or properties.headers is None:
                 return found
-            found.append((properties.headers["sw-job-key"], properties.headers["sw-round"]))
+            found.append((str(properties.headers["sw-job-key"]), str(properties.headers["sw-round"])))

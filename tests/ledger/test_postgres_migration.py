@@ -378,7 +378,7 @@ def test_each_statement_of_schema_7_is_still_valid(schema_7: None, opened: Open,
         for name, statement in named.items():
             if name not in made:
                 values = dict.fromkeys(re.findall(r"%\((\w+)\)s", statement))
-                assert before.execute(f"EXPLAIN {statement}", values).fetchall()
+                assert before.execute(f"EXPLAIN {statement}".encode(), values).fetchall()
 
 
 SCHEMA_6: tuple[LiteralString, ...] = (

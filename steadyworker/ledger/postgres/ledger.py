@@ -291,7 +291,9 @@ class PostgresLedger(Ledger):
             ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
             values = claims_values(claims, drawn, uids) | ends_values(ended) | self._lease | self._settled_values()
             values |= {"worker": self._worker, "pid": os.getpid(), "version": self._own_version()}
-            results = f"; {sql.ADD_RESULTS}" if any(values["ended_results"]) else ""
+            results = (
+                f"; {sql.ADD_RESULTS}" if any(end is not None and end.result is not None for _, end in ended) else ""
+            )
             cursor = db.run(sql.CLAIM_MANY, values, then=f"; {sql.DONE_MANY}; {sql.SETTLE}{results}")
             rows = [row_of(found, never_dead) for found in cursor.fetchall()]
             cursor.nextset()
