@@ -17,14 +17,15 @@ That thread sends all signals, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.delivery import Delivery, Headers, OutgoingMessage, Redelivered, Settle, Settled, Target
+from steadyworker.depth import Depth
 from steadyworker.errors import Finding, MessageRefused, PublishFailed, StaleDelivery, Unsettled
 
 __all__ = [
@@ -259,42 +260,6 @@ class Uncounted:
 
     why: str
     remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """
-    The numbers of a queue's messages and consumers at one moment, as far as the broker reports them.
-
-    A queue that does not exist has 0 messages and 0 consumers.
-    If a number's name is in `why`, the broker does not report this number to this client, and the number is None.
-    `next_due` and `oldest_age` are also None if no message is delayed, or none is ready; their names are then not in `why`.
-    A broker can count some seconds late, and not all numbers at the same moment.
-
-    Attributes:
-        ready: The messages that the broker can deliver now, and that no consumer holds.
-        delayed: The messages that are due later, such as copies for a retry.
-        next_due: The time at which the first delayed message is due, in seconds since 1970.
-        unacked: The messages that consumers hold.
-        dead: The messages in the dead-letter queue, including those that a reader holds.
-        consumers: The number that `Adapter.consumers` returns.
-        oldest_age: The seconds since the oldest ready message was sent or became due.
-        why: For each number that the broker does not report, the reason: a clause for people, with the remedy if there is one.
-    """
-
-    ready: int | None = None
-    delayed: int | None = None
-    next_due: float | None = None
-    unacked: int | None = None
-    dead: int | None = None
-    consumers: int | None = None
-    oldest_age: float | None = None
-    why: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def unknown(cls, why: str) -> Depth:
-        """Return a depth without numbers; every number has this reason."""
-        return cls(why={each.name: why for each in fields(cls) if each.name != "why"})
 
 
 @dataclass(frozen=True, slots=True)

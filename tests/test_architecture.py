@@ -29,6 +29,7 @@ FLOORS: dict[str, int] = {
     "errors.py": 1,
     "findings.py": 1,
     "delivery.py": 1,
+    "depth.py": 1,
     "outcome.py": 1,
     "clock.py": 1,
     "names.py": 1,

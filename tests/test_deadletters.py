@@ -425,7 +425,7 @@ def test_the_checkpoint_is_the_ledgers_and_may_be_gone(bench: Bench) -> None:
     (letter,) = bench.queue.letters()
     assert (row := bench.queue.row(letter)) is not None
     assert row.checkpoint == b"7"
-    bench.clock.advance(31 * 86400)
+    bench.clock.advance(91 * 86400)
     bench.ledger.purge()
     assert bench.queue.row(letter) is None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from steadyworker.adapter import Depth
+from steadyworker.depth import Depth
 from steadyworker.telemetry.logs import lines_lost
 from steadyworker.text.versions import version
 
