@@ -142,13 +142,21 @@ class Runner:
             self.inbox.close()
 
     def turn(self, wait: float) -> None:
-        """Wait at most this many seconds, give the slots their turns, handle the events that are in the inbox then, and `tick`."""
+        """
+        Wait at most this many seconds, give the slots their turns, handle the events that are in the inbox then, and `tick`.
+
+        If an event raises, the ledger still records the writes of the events before it.
+        """
         self.inbox.wait(wait)
         began = self.deps.clock.monotonic()
-        for _ in range(len(self.inbox)):
-            self._receive(self.inbox.pop())
-            if self.deps.clock.monotonic() - began > _TURN_ENOUGH:
-                break
+        try:
+            for _ in range(len(self.inbox)):
+                self._receive(self.inbox.pop())
+                if self.deps.clock.monotonic() - began > _TURN_ENOUGH:
+                    break
+        except BaseException:
+            self.writes.commit()
+            raise
         self.tick()
 
     def end(self) -> None:
