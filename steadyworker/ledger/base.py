@@ -16,7 +16,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from steadyworker.errors import Finding
+from steadyworker.errors import Finding, LedgerUnavailable
 from steadyworker.ledger.facts import Facts, OwnerReport, Pause
 from steadyworker.ledger.job_id import JobId as JobId  # noqa: PLC0414 - the ledger's callers import its values from here
 from steadyworker.ledger.retention import Retention
@@ -461,12 +461,13 @@ class Ledger(Protocol):
 
     def record(
         self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
-    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    ) -> tuple[Sequence[Row | None], Sequence[bool | LedgerUnavailable]]:
         """
         Make these claims of jobs without a row (`seen` is None), and change these `running` jobs to `done`, in one commit.
 
         Return the results of all claims and of all ends, in order, as `claim` and `done` return them.
         The later of two claims of one job is refused.
+        The result of an end is LedgerUnavailable if only this write failed, for example because another session keeps its row locked.
         If this call raises LedgerUnavailable, it is unknown whether the ledger carried out the writes.
         """
         ...

@@ -12,7 +12,7 @@ After each renewal, the keeper lets the process write its facts; if the ledger d
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -66,8 +66,12 @@ class Holder(Protocol):
         """Receive all pauses of queues, at each change of them; called from the keeper's thread."""
         ...
 
-    def ledger_lost(self, cause: str) -> None:
-        """Note that the ledger is unreachable; called from the keeper's thread."""
+    def ledger_lost(self, cause: str, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
+        """
+        Note that the ledger is unreachable; called from the keeper's thread.
+
+        `answers` has the replies to a renewal that started at `began` (boot time), if the renewal still succeeded.
+        """
         ...
 
 
@@ -76,6 +80,7 @@ class Keeper:
     The renewal of all leases of this process.
 
     1. `turn` renews once and reports to each holder; if the ledger is unreachable, `turn` reports this, and raises nothing.
+       Renewals that the ledger granted are reported even if a later call of the turn fails.
        `turn` also reads the orders, before the holders get their renewals, so that no process forgets a pause in an outage.
     2. `read_orders` reads the orders and reports them; if the ledger is unreachable, the next turn comes soon.
     3. `run` renews every `times.renew` seconds, and more often while the ledger is unreachable.
@@ -132,6 +137,7 @@ class Keeper:
         tokens = [token for _, theirs in held for token in theirs]
         began = self._clock.boottime()
         self._begun = True
+        answers: Iterator[Renewal] = iter(())
         try:
             answers = iter(self._ledger.renew(tokens))
             names = [name for queue in self._queues for name in self._registered(queue)]
@@ -139,8 +145,9 @@ class Keeper:
             orders = self._ledger.orders(self._owner)
         except LedgerUnavailable as error:
             self.away = True
-            for holder, _ in held:
-                holder.ledger_lost(str(error))
+            for holder, theirs in held:
+                # Without its orders, this process takes no message, but its runs keep the leases that were granted.
+                holder.ledger_lost(str(error), began, list(zip(theirs, answers, strict=False)))
         else:
             self.away = False
             if not whole:

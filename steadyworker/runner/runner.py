@@ -142,13 +142,21 @@ class Runner:
             self.inbox.close()
 
     def turn(self, wait: float) -> None:
-        """Wait at most this many seconds, give the slots their turns, handle the events that are in the inbox then, and `tick`."""
+        """
+        Wait at most this many seconds, give the slots their turns, handle the events that are in the inbox then, and `tick`.
+
+        If an event raises, the ledger still records the writes of the events before it.
+        """
         self.inbox.wait(wait)
         began = self.deps.clock.monotonic()
-        for _ in range(len(self.inbox)):
-            self._receive(self.inbox.pop())
-            if self.deps.clock.monotonic() - began > _TURN_ENOUGH:
-                break
+        try:
+            for _ in range(len(self.inbox)):
+                self._receive(self.inbox.pop())
+                if self.deps.clock.monotonic() - began > _TURN_ENOUGH:
+                    break
+        except BaseException:
+            self.writes.commit()
+            raise
         self.tick()
 
     def end(self) -> None:
@@ -243,6 +251,7 @@ class Runner:
             case Paused(pause=pause):
                 self._pause(pause)
             case LedgerLost(cause=cause):
+                self._leases(event)
                 self.runs.ledger_lost(cause)
             case PlanResult():
                 self.deliveries.plan_returned(event)
@@ -347,12 +356,17 @@ class Runner:
         queue = (self.deps.namespace, self.deps.spec.queue)
         self.post(Paused(next((pause for pause in pauses if (pause.namespace, pause.queue) == queue), None)))
 
-    def ledger_lost(self, cause: str) -> None:
+    def ledger_lost(self, cause: str, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
         """Note that the ledger did not respond; the keeper calls this (`Holder`)."""
-        self.post(LedgerLost(cause))
+        self.post(LedgerLost(cause, began, answers))
 
     def _renewed(self, event: Renewed) -> None:
         self.state.causes.pop(LEDGER, None)
+        self.orphans.renewed(event.began, granted=self._leases(event))
+        self._go_on()
+
+    def _leases(self, event: Renewed | LedgerLost) -> bool:
+        """Apply the ledger's replies to the runs; return False if a run lost its lease, or its row was locked."""
         granted = True
         for token, renewal in event.answers:
             run = self.state.by_fence.get(token.fence)
@@ -370,8 +384,7 @@ class Runner:
                 # The outcome of any other run has just been recorded.
                 granted = False
                 self.runs.drop(run, "renew")
-        self.orphans.renewed(event.began, granted=granted)
-        self._go_on()
+        return granted
 
     def _cancelled(self, event: Cancelled) -> None:
         for run in self.state.by_fence.values():

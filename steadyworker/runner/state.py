@@ -386,6 +386,8 @@ class LedgerLost:
     """A call to the ledger that got no response."""
 
     cause: str
+    began: float = 0.0
+    answers: Sequence[tuple[Token, Renewal]] = ()
 
 
 class PlanResult(Struct, frozen=True):

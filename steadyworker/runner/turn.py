@@ -72,7 +72,7 @@ class TurnWrites:
 
     def _record(
         self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
-    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    ) -> tuple[Sequence[Row | None], Sequence[Granted]]:
         if len(claims) + len(ended) > 1:
             return self._ledger.record(claims, ended)
         return [self._ledger.claim(claim) for claim in claims], [self._ledger.done(*end) for end in ended]

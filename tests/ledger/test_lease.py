@@ -60,7 +60,7 @@ class Impatient:
     def paused(self, pauses: Sequence[Pause]) -> None:
         raise AssertionError(pauses)
 
-    def ledger_lost(self, cause: str) -> None:
+    def ledger_lost(self, cause: str, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
         raise AssertionError(cause)
 
 
@@ -137,7 +137,7 @@ class Running:
     def paused(self, pauses: Sequence[Pause]) -> None:
         raise AssertionError(pauses)
 
-    def ledger_lost(self, cause: str) -> None:
+    def ledger_lost(self, cause: str, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
         raise AssertionError(cause)
 
 
@@ -247,7 +247,7 @@ class Obedient:
     def paused(self, pauses: Sequence[Pause]) -> None:
         self.reports.append([pause.queue for pause in pauses])
 
-    def ledger_lost(self, cause: str) -> None:
+    def ledger_lost(self, cause: str, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
         self.reports.append("lost")
 
     def obey(self, commands: Sequence[OwnerCommand]) -> None:
@@ -290,6 +290,24 @@ def test_a_turn_reports_pauses_before_the_renewal_and_writes_facts_last() -> Non
     keeper.turn()
     assert holder.reports == ["lost", ["exports"], "renewed", "written"]
     assert [seen.report for seen in ledger.owners()] == [OwnerReport(pid=17)]
+
+
+@pytest.mark.parametrize("call", ["register", "orders"])
+def test_granted_renewals_are_reported_even_if_a_later_call_of_the_turn_fails(call: str) -> None:
+    class Held(Obedient):
+        def tokens(self) -> Sequence[Token]:
+            return [Token(JobId("shop", "exports", "k"), "u", 1, "me")]
+
+        def ledger_lost(self, cause: str, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
+            self.reports.append((began, list(answers)))
+
+    clock, holder = FakeClock(), Held()
+    line = FlakyLedger(cast(Ledger, Granting()))
+    line.lose_answer(call)
+    keeper = Keeper(cast(Ledger, line), "me", "host", [], [holder], clock, Times())
+    keeper.turn()
+    assert holder.reports == [(clock.boottime(), list(zip(holder.tokens(), [Renewal(granted=True)], strict=True)))]
+    assert keeper.away
 
 
 def test_only_a_change_of_the_pauses_is_reported() -> None:

@@ -217,6 +217,27 @@ class TestInUse:
             assert {answer.locked for answer in ledger.renew(tokens)} == {True}
             assert time.monotonic() - began < 2 * QUICK.call_timeout
 
+    def test_a_table_that_is_locked_costs_a_read_of_the_orders_less_than_a_call(
+        self, opened: Open, admin: Admin
+    ) -> None:
+        """The server ends the wait, so that no session goes on waiting."""
+        ledger = opened()
+        ledger.orders("me")
+        with admin.transaction():
+            admin.execute("LOCK TABLE steadyworker_orders")
+            with pytest.raises(LedgerUnavailable, match="lock timeout"):
+                ledger.orders("me")
+
+    def test_an_end_whose_row_is_locked_spoils_no_other_write_of_its_turn(self, opened: Open, admin: Admin) -> None:
+        ledger = opened()
+        locked, free = claim(ledger), claim(ledger, JobId("shop", "exports", "free"))
+        with admin.transaction():
+            admin.execute("SELECT 1 FROM steadyworker_jobs WHERE uid = %s FOR UPDATE", [locked.uid])
+            _, (failed, granted) = ledger.record([], [(locked.token, None), (free.token, None)])
+            assert isinstance(failed, LedgerUnavailable)
+            assert granted is True
+        assert ledger.done(locked.token)
+
     def leases(self, admin: Admin) -> dict[str, float]:
         found = admin.execute("SELECT uid, extract(epoch FROM lease_until)::float8 FROM steadyworker_jobs").fetchall()
         return dict(found)

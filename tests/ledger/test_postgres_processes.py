@@ -105,7 +105,7 @@ class Held:
     def paused(self, pauses: Sequence[Pause]) -> None:
         pytest.fail(f"not paused, but {pauses}")
 
-    def ledger_lost(self, cause: str) -> None:
+    def ledger_lost(self, cause: str, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
         pytest.fail(cause)
 
 

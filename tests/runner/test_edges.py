@@ -202,6 +202,17 @@ def test_a_run_without_a_renewal_is_stopped_when_its_lease_is_over_and_no_earlie
     assert (killed, len(hurried)) == ([row_of(bench).fence], 1)
 
 
+def test_a_renewal_counts_even_if_the_ledger_fails_after_it() -> None:
+    bench = Bench(stop_on_ledger_loss=True)
+    bench.deliver("k")
+    killed: list[int] = []
+    notes(bench, "kill", killed)
+    bench.clock.advance(61)
+    bench.handle(LedgerLost("away", bench.clock.boottime(), [(row_of(bench).token, Renewal(granted=True))]))
+    assert killed == []
+    assert bench.runner.reading().ledger_up is False
+
+
 def test_a_released_message_does_not_count_as_settled() -> None:
     """Its row has to stay: the broker delivers the message again."""
     bench = Bench()

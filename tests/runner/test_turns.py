@@ -113,6 +113,21 @@ def test_a_turn_that_the_ledger_does_not_answer_is_decided_anew(answer: str) -> 
     assert sorted(note for note in bench.notes if note.startswith("ack")) == ["ack a", "ack b"]
 
 
+def test_an_event_that_raises_loses_no_end_of_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = TurnBench()
+    bench.turn(*bench.new("a", "b"))
+    for event in [*bench.over("a", "b"), *bench.new("c")]:
+        bench.runner.post(event)
+
+    def broken() -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(bench.runner.orphans, "delivered", broken)
+    with pytest.raises(RuntimeError, match="a defect"):
+        bench.runner.turn(0.0)
+    assert [bench.state(key) for key in "ab"] == [State.DONE, State.DONE]
+
+
 def test_of_two_messages_of_one_job_in_a_turn_one_begins_it() -> None:
     bench = TurnBench()
     notes = bench.turn(*bench.new("a", "a", "b"))

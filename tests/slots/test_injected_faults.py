@@ -132,7 +132,7 @@ class Holding:
         assert marks == {"u": "enough"}
         self.reports.add("cancelled")
 
-    def ledger_lost(self, cause: str) -> None:
+    def ledger_lost(self, cause: str, began: float, answers: Sequence[tuple[Token, Renewal]]) -> None:
         assert cause == "away"
         self.reports.add("lost")
 

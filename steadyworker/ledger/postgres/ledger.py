@@ -285,7 +285,7 @@ class PostgresLedger(Ledger):
     @override
     def record(
         self, claims: Sequence[Claimed], ended: Sequence[tuple[Token, Ending | None]]
-    ) -> tuple[Sequence[Row | None], Sequence[bool]]:
+    ) -> tuple[Sequence[Row | None], Sequence[bool | LedgerUnavailable]]:
         uids = [secrets.token_hex(16) for _ in claims]
         with self._record.connection() as db:
             ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
@@ -300,7 +300,16 @@ class PostgresLedger(Ledger):
             done = {uid for (uid,) in cursor.fetchall()}
         claimed = {row.uid: row for row in rows}
         # The statement leaves out a row that another session holds, such as a renewal; the single write waits for it.
-        return [claimed.get(uid) for uid in uids], [token.uid in done or self.done(token, end) for token, end in ended]
+        return [claimed.get(uid) for uid in uids], [
+            token.uid in done or self._done_alone(token, end) for token, end in ended
+        ]
+
+    def _done_alone(self, token: Token, end: Ending | None) -> bool | LedgerUnavailable:
+        """Return the result of `done`; return its error, because the other writes of the turn are committed."""
+        try:
+            return self.done(token, end)
+        except LedgerUnavailable as error:
+            return error
 
     def _own_version(self) -> str:
         """Return the version of this worker process, which is found at the first claim, because that takes a millisecond."""
@@ -426,10 +435,12 @@ class PostgresLedger(Ledger):
     @override
     def orders(self, owner: str) -> Orders:
         with self._renewals.connection() as db:  # the keeper reads the orders between its renewals
-            # These calls set no limits, because a read waits for no row.
-            ((version,),) = db.execute(sql.ORDERS_VERSION).fetchall()
+            # A read waits for no row, but for a locked table.
+            lock_wait = self._call * _SHORT_WAIT
+            ((version,),) = db.run(sql.ORDERS_VERSION, lock_wait=lock_wait).fetchall()
             if self._orders is None or self._orders[0] != (owner, version):
-                self._orders = (owner, version), orders_of(db.execute(sql.ORDERS, {"owner": owner}).fetchall())
+                found = db.run(sql.ORDERS, {"owner": owner}, lock_wait=lock_wait).fetchall()
+                self._orders = (owner, version), orders_of(found)
             return self._orders[1]
 
     @override
