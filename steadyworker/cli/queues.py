@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from steadyworker.adapter import Depth
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
+from steadyworker.backends.opening import namespace_of
 from steadyworker.backends.waiting import QueueNow, queues_now
 from steadyworker.cli.completion import complete_target
 from steadyworker.cli.jobs import watched
@@ -22,12 +24,15 @@ from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
-from steadyworker.errors import BrokerUnavailable, NoLedger
-from steadyworker.text.plain_text import plain_text
+from steadyworker.errors import BrokerUnavailable, ConfigError, NoLedger
+from steadyworker.text.plain_text import plain_text, printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, parse_seconds
 
 EXCEEDED, UNKNOWN = 1, 69
+_OTHER_BROKER = (
+    "no worker recorded it within 30 s, and --broker is another broker, or has no such queue: correct --broker"
+)
 
 _COLUMNS = (
     Column("BROKER", least=12, most=40),
@@ -137,7 +142,7 @@ def command(
         print_screen(console, lines_of(queues, console.width, now, verbose=verbose))
     else:
         padded(_COLUMNS, [cells(queue, now) for queue in queues])
-    ctx.exit(_alert(queues, limits))
+    ctx.exit(_alert(queues, limits) if queues or limits == AlertLimits() else UNKNOWN)
 
 
 def _found(links: Connections, options: Options, named: Sequence[JobQueue]) -> Sequence[QueueNow]:
@@ -163,16 +168,35 @@ def _measure(links: Connections, options: Options, named: dict[str, JobQueue]) -
     def measure(namespace: str, queue: str) -> Depth:
         if away:
             return Depth.unknown(away[0])
+        wanted = named.get(queue) or job_queue(queue, options)
         try:
-            adapter = links.adapter(named.get(queue) or job_queue(queue, options))
-            if namespace not in ("", options.namespace) and namespace != adapter.identity():
-                return Depth.unknown("no worker recorded it within 30 s, and --broker is another broker")
+            adapter = links.adapter(wanted)
+            there = adapter.exists()  # asked first, because to ask for the identity can create a broker that is a file
+            if not namespace:
+                typo = not there and isinstance(wanted.opened_as, str)
+                return Depth.unknown(_no_queue(links, queue)) if typo else adapter.depth()
+            if not there or namespace not in (options.namespace, adapter.identity()):
+                return Depth.unknown(_OTHER_BROKER)
+            if namespace == options.namespace:
+                namespace_of(adapter, options, links.ledger(), queue)
             return adapter.depth()
+        except ConfigError as error:
+            return Depth.unknown(plain_text(error))
         except BrokerUnavailable as error:
-            away.append(plain_text(error))
-            return Depth.unknown(away[0])
+            if type(error) is BrokerUnavailable:  # a subclass is about this queue, and other queues can be available
+                away.append(plain_text(error))
+            return Depth.unknown(plain_text(error))
 
     return measure
+
+
+def _no_queue(links: Connections, queue: str) -> str:
+    try:
+        near = difflib.get_close_matches(queue, {name for _, name in links.ledger().bindings()})
+    except NoLedger:
+        near = []
+    remedy = f"did you mean {' or '.join(near)}?" if near else "correct the name, or name the Worker"
+    return f"neither the broker nor the ledger has a queue of this name: {remedy}"
 
 
 def as_record(queue: QueueNow) -> dict[str, Any]:
@@ -248,7 +272,7 @@ def why(queue: QueueNow, now: float) -> str:
         f"`steadyworker dead list {name}` lists the dead letters" if depth.dead else "",
         *(f"unknown: {', '.join(numbers)}: {reason}" for reason, numbers in unknown.items()),
     ]
-    return "; ".join(part for part in parts if part)
+    return printable(redact("; ".join(part for part in parts if part)))
 
 
 def _alert(queues: Sequence[QueueNow], limits: AlertLimits) -> int:
@@ -256,7 +280,7 @@ def _alert(queues: Sequence[QueueNow], limits: AlertLimits) -> int:
     code = 0
     for queue in queues:
         for exceeded, text in alerts(queue, limits):
-            click.echo(text, err=True)
+            click.echo(printable(redact(text)), err=True)
             code = EXCEEDED if exceeded else code or UNKNOWN
     return code
 

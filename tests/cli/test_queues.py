@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.adapter import Depth
+from steadyworker.adapter import Adapter, Depth
+from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.backends.opening import open_ledger
+from steadyworker.cli.queues import _measure
+from steadyworker.errors import BrokerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
@@ -84,7 +87,48 @@ def test_a_queue_of_another_broker_is_unknown_and_never_empty(shell: Shell, ledg
     ledger.bind("rabbit@elsewhere", "refunds", "rabbit@elsewhere")
     (refunds,) = [queue for queue in shell("queues", "--json").records if queue["queue"] == "refunds"]
     assert (refunds["ready"], refunds["dead"]) == (None, None)
-    assert refunds["why"]["ready"] == "no worker recorded it within 30 s, and --broker is another broker"
+    assert refunds["why"]["ready"] == (
+        "no worker recorded it within 30 s, and --broker is another broker, or has no such queue: correct --broker"
+    )
+
+
+def test_a_broker_to_which_the_namespace_does_not_belong_shows_no_number(shell: Shell, queues: Queues) -> None:
+    with closing(open_ledger(queues.options)) as ledger:
+        ledger.bind("shop", "exports", "rabbit@elsewhere")
+    assert shell("send", "exports", "{}", "--key", "k-1").code == 0
+    done = shell("queues", "--namespace", "shop", "--json", "--max-dead", "0")
+    (queue,) = done.records
+    assert (done.code, queue["ready"]) == (69, None)
+    assert "set another --namespace, or correct --broker" in queue["why"]["ready"]
+
+
+def test_a_queue_that_is_unavailable_leaves_the_others_known(ledger: Ledger, queues: Queues) -> None:
+    class Unavailable(BrokerUnavailable):
+        """As an adapter raises it for one queue."""
+
+    class Links(Connections):
+        def adapter(self, queue: JobQueue) -> Adapter:
+            if queue.name == "away":
+                raise Unavailable("The queue's node is down.")
+            return super().adapter(queue)
+
+    with Links(queues.options) as links:
+        measure = _measure(links, queues.options, {})
+        assert "The queue's node is down." in measure("any", "away").why["ready"]
+        assert measure("", "refunds").why["ready"].startswith("neither the broker nor the ledger")
+
+
+def test_a_list_of_queues_creates_no_broker(shell: Shell, ledger: Ledger) -> None:
+    before = files(shell.folder)
+    (queue,) = shell("queues", "--json", "--broker", "sqlite:elsewhere.db").records
+    assert (queue["ready"], files(shell.folder)) == (None, before)
+
+
+def test_a_limit_on_a_queue_that_nobody_knows_is_69_with_a_near_name(shell: Shell, ledger: Ledger) -> None:
+    done = shell("queues", "export", "--max-dead", "0")
+    assert done.code == 69
+    assert "neither the broker nor the ledger has a queue of this name: did you mean exports?" in done.err
+    assert shell("queues", "--namespace", "nosuch", "--max-dead", "0").code == 69
 
 
 def test_a_worker_process_is_a_line_with_its_state(shell: Shell, ledger: Ledger) -> None:
