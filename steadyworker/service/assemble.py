@@ -215,7 +215,13 @@ def assemble(
     guard = Guard([lock.fd], clock)
     services = job_services(options, clock)
     facts = FactBatch(owner, {spec.queue: name for spec, name in zip(plan.specs, namespaces, strict=True)}, clock)
-    emit = fan_out([lambda event: dead_calls.emit(event), log_events(), facts, *listeners])  # noqa: PLW0108 - created below
+    called = [
+        CalledQueue(name, spec.queue, partial(_slot, spec.concurrency, spec, lock, guard, options, clock))
+        for name, spec in zip(namespaces, plan.specs, strict=True)
+        if spec.has_on_dead
+    ]
+    dead_calls = DeadCalls(called, plan.ledger, clock)
+    emit = fan_out([*([dead_calls.emit] if called else []), log_events(), facts, *listeners])
     quota = Quota(options.max_jobs)
     runners, pools, audits = [], [], {}
     for spec, adapter, namespace in zip(plan.specs, plan.adapters, namespaces, strict=True):
@@ -283,12 +289,6 @@ def assemble(
         Repeating("broker recheck", recheck.check, broker_recheck.SOON),
         Repeating("depth meter", meter.measure, depth_meter.EVERY),
     ]
-    called = [
-        CalledQueue(name, spec.queue, partial(_slot, spec.concurrency, spec, lock, guard, options, clock))
-        for name, spec in zip(namespaces, plan.specs, strict=True)
-        if spec.has_on_dead
-    ]
-    dead_calls = DeadCalls(called, plan.ledger, clock)
     if audits:
         repeated.append(Repeating("consumer audit", lambda: audit_all(audits)))
     return Assembly(

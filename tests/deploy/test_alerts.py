@@ -13,6 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
+from steadyworker.depth import Depth
 from steadyworker.events import Adopted, DeliveryRejected, JobEnded, JobSettled
 from steadyworker.telemetry.gauges import QueueReading
 from steadyworker.telemetry.metrics import open_metrics
@@ -49,7 +50,14 @@ def served() -> dict[str, set[str]]:
     assert metrics is not None
     everywhere: dict[str, Any] = {"key": "k", "queue": "q", "fence": 1, "at": 0.0}
     reading = QueueReading(
-        *("q", 1, 1, 1), connected=True, blocked=False, ledger_up=True, oldest=1.0, time_limit=1.0, losses={"reset": 1}
+        *("q", 1, 1, 1),
+        connected=True,
+        blocked=False,
+        ledger_up=True,
+        oldest=1.0,
+        time_limit=1.0,
+        losses={"reset": 1},
+        depth=Depth(1, 1, 1.0, 1, 1, 1, 1.0),
     )
     metrics.watch(["q"], lambda: [reading], lambda: {"alive": True, "ready": True})
     counters: dict[str, Any] = {"attempts": 0, "crashes": 0, "losses": 0, "interruptions": 0}

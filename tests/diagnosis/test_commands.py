@@ -77,7 +77,9 @@ def test_the_commands_are_found() -> None:
     assert sum(map(len, COMMANDS.values())) > 60
 
 
-@pytest.mark.parametrize("command", ["steadyworker jobs exports", "steadyworker dead sho exports", "steadyworker trac"])
+@pytest.mark.parametrize(
+    "command", ["steadyworker jobs --stat dead", "steadyworker dead sho exports", "steadyworker trac"]
+)
 def test_a_wrong_command_is_not_accepted(command: str) -> None:
     with pytest.raises(click.UsageError):
         parsed(command)

@@ -36,7 +36,18 @@ Admin = psycopg.Connection[tuple[Any, ...]]
 
 TABLES = [
     f"steadyworker_{name}"
-    for name in ("meta", "jobs", "messages", "attempts", "progress", "owners", "attended", "bindings")
+    for name in (
+        "meta",
+        "jobs",
+        "messages",
+        "attempts",
+        "results",
+        "owed_calls",
+        "progress",
+        "owners",
+        "attended",
+        "bindings",
+    )
 ]
 TABLES += [
     f"steadyworker_{name}" for name in ("link_events", "minutes", "pauses", "commands", "actions", "depths", "orders")

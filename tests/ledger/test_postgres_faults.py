@@ -172,7 +172,7 @@ class TestInUse:
         ledger = opened()
         row = claim(ledger)
         assert ledger.renew([row.token])[0].granted
-        admin.execute("ALTER TABLE steadyworker_jobs ALTER cancel_reason TYPE varchar")
+        admin.execute("ALTER TABLE steadyworker_jobs ALTER error_text TYPE varchar")
         assert ledger.renew([row.token])[0].granted
         assert ledger.done(row.token)
 

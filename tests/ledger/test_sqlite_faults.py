@@ -323,12 +323,12 @@ class TestNoRoom:
 
     def test_at_a_file_size_limit(self, tmp_path: Path) -> None:
         def limit() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
         self.fills(tmp_path, [], limit, "disk I/O error")
 
     def test_on_a_full_file_system(self, tmp_path: Path) -> None:
-        self.fills(tmp_path, in_own_mounts(tmp_path, "mount -t tmpfs -o size=300k tmpfs"), None, "is full")
+        self.fills(tmp_path, in_own_mounts(tmp_path, "mount -t tmpfs -o size=400k tmpfs"), None, "is full")
 
     def fills(self, tmp_path: Path, around: list[str], limit: Callable[[], None] | None, said: str) -> None:
         actor = [sys.executable, str(Path(__file__).with_name("actors.py")), "write", str(tmp_path / "room" / "l.db")]
