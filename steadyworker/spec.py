@@ -31,6 +31,7 @@ from steadyworker.worker import C, P, Worker, importable_name, is_worker
 _AUTO_SHARE = 0.8
 _METHODS = ("setup", "handle", "on_dead", "teardown")
 _MISSPELT = 0.81  # `handel` is 0.83 similar to `handle`; a user's own `rate_limit` is 0.8 similar to `time_limit`
+_SHORTEST_KEPT = 3600.0
 _SHORTEST_STALL = 1.0
 _OPEN = (typing.TypeVar, TypeVar)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -131,9 +132,9 @@ def spec_of(cls: type[Worker[Any, Any]], overrides: Mapping[str, object] = _NOTH
         key_header=check("key_header", given("key_header"), optional(text)),
         unkeyed=check("unkeyed", given("unkeyed"), one_of("generate", "reject")),
         keep_message=check("keep_message", given("keep_message"), true_or_false),
-        keep_done=check("keep_done", given("keep_done"), kept),
-        keep_dead=check("keep_dead", given("keep_dead"), kept),
-        keep_cancelled=check("keep_cancelled", given("keep_cancelled"), kept),
+        keep_done=check("keep_done", given("keep_done"), kept_row),
+        keep_dead=check("keep_dead", given("keep_dead"), kept_row),
+        keep_cancelled=check("keep_cancelled", given("keep_cancelled"), kept_row),
         keep_attempts=check("keep_attempts", given("keep_attempts"), kept),
     )
 
@@ -326,6 +327,16 @@ def duration(value: Any) -> float | None:
         number = 0.0
     if number <= 0:
         raise ValueError("Expected seconds above 0, a timedelta, a text such as '3h', or None.")
+    return number
+
+
+def kept_row(value: Any) -> float:
+    """Return seconds of at least an hour, because a delayed copy of an ended job's message can still be under way."""
+    number = kept(value)
+    if number < _SHORTEST_KEPT:
+        raise ValueError(
+            "Expected at least 1h, because a delayed copy of the message that comes later would run the job again."
+        )
     return number
 
 

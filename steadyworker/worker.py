@@ -53,6 +53,7 @@ class Worker(Generic[P, C]):
         keep_message: True if the ledger keeps the message of a claimed job, so that the job ends even if the broker loses the message.
         keep_done: How long the ledger keeps a job that is done, once the broker has confirmed its acknowledgement; until then, 14 days.
             A key protects for this time: later, a second message with the same key is a new job.
+            This time is at least 1 h, because a delayed copy of the message can still be under way.
         keep_dead: How long the ledger keeps a dead job, unless its dead letter is replayed or dropped.
         keep_cancelled: The same for a job that a cancel ended.
         keep_attempts: How long the ledger keeps the record of a run, with its traceback; it also goes with its job.

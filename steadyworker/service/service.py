@@ -375,7 +375,7 @@ class Service:
             reason = f"the command {command.name} by {command.who}"
             if command.name == "quiet":
                 self._quiet(reason)
-            else:
+            elif command.name == "resume":  # a later version can have other commands, which must not mean this
                 self.enter(Stage.RUNNING, reason)
 
     def _pause_while_stuck(self, stuck: Sequence[str]) -> None:

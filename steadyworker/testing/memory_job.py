@@ -29,7 +29,7 @@ from steadyworker.ledger.facts import CHECKPOINT_BYTES, LOST, MOST_ATTEMPTS, Att
 from steadyworker.ledger.owners import host_of
 from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.shared import checkpoint_text
-from steadyworker.outcome import SNOOZED, Counters
+from steadyworker.outcome import CANCELLED, SNOOZED, Counters
 
 HELD = (State.RUNNING, State.MOVING)
 """The states in which a job has an owner."""
@@ -128,7 +128,9 @@ class MemoryJob:
         `now` is a reading of the boot clock.
         """
         if self.target is Moving.DEAD:
-            self.end(State.DEAD, wall, keep.dead if self.cancel_reason is None else keep.cancelled)
+            self.end(
+                State.DEAD, wall, keep.cancelled if self.reason == f"{CANCELLED}{self.cancel_reason}" else keep.dead
+            )
         else:
             self.state = State.MOVED
             self.owner = None

@@ -342,7 +342,7 @@ MOVED = f"""
         wake_at = CASE target WHEN 'dead' THEN NULL ELSE {after("%(wake_in)s")} END,
         ended_at = CASE target WHEN 'dead' THEN {NOW} END,
         keep_until = CASE target
-            WHEN 'dead' THEN {NOW} + make_interval(secs => CASE WHEN cancel_reason IS NULL THEN %(keep_dead)s ELSE %(keep_cancelled)s END)
+            WHEN 'dead' THEN {NOW} + make_interval(secs => CASE WHEN reason = 'cancelled: ' || cancel_reason THEN %(keep_cancelled)s ELSE %(keep_dead)s END)
             ELSE greatest({NOW}, not_before) + make_interval(secs => %(keep_moved)s)
         END
     WHERE {_MINE} AND state = 'moving'

@@ -556,7 +556,7 @@ MOVED = f"""
         wake_at = iif(target = 'dead', NULL, :now + :wake_in),
         ended_at = iif(target = 'dead', :now, NULL), started_at = started_at + :step,
         keep_until = iif(
-            target = 'dead', :now + iif(cancel_reason IS NULL, :keep_dead, :keep_cancelled), max(:now, not_before) + :keep_moved
+            target = 'dead', :now + iif(reason = 'cancelled: ' || cancel_reason, :keep_cancelled, :keep_dead), max(:now, not_before) + :keep_moved
         )
     WHERE {_MINE} AND state = 'moving'
 """

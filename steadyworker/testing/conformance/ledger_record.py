@@ -403,7 +403,7 @@ class RecordPromises(LedgerBench):
             in_state(ledger, State.DEAD, id=ids["dead"])
             row, token = in_state(ledger, State.RUNNING, id=ids["cancelled"])
             assert ledger.cancel(row.id, "wrong month") is State.RUNNING
-            assert ledger.moving(token, DEAD_END)
+            assert ledger.moving(token, replace(DEAD_END, reason="cancelled: wrong month"))
             assert ledger.moved(token)
         self.let_pass(clock, 1.0)
         assert ledger.purge() == 1
@@ -416,12 +416,17 @@ class RecordPromises(LedgerBench):
             pytest.skip("reads a clock of its own")
         row, token = in_state(ledger, State.RUNNING)
         ledger.cancel(row.id, "wrong month")
+        assert ledger.moving(token, replace(DEAD_END, reason="cancelled: wrong month"))
+        assert ledger.moved(token)
+        failed, token = in_state(ledger, State.RUNNING, id=replace(JOB, key="failed before its cancel"))
+        ledger.cancel(failed.id, "wrong month")
         assert ledger.moving(token, DEAD_END)
         assert ledger.moved(token)
         clock.advance(7 * DAY - 1)
         assert ledger.purge() == 0
         clock.advance(2)
         assert ledger.purge() == 1
+        assert ledger.read(failed.id) is not None
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.INTERRUPTED, State.MOVING])
     def test_what_is_not_ended_is_never_removed(self, ledger: Ledger, clock: FakeClock, state: State) -> None:
