@@ -32,7 +32,7 @@ class Exports(web_exports.Exports):
         for number in range(start, web_exports.ROWS):
             while number == 400 and not Path("gate").exists():
                 job.progress(400, web_exports.ROWS)
-                time.sleep(0.05)
+                time.sleep(0.05)  # the gate is a file that the test makes, which no event reports
             yield number, job.payload.merchant, number * 7 % 100
 '''
 

@@ -40,7 +40,7 @@ class Alerts(Worker[dict[str, Any], int]):
         if asked.get("asks"):
             job.checkpoint(18)
         while "gate" in asked and not is_open(asked["gate"]):
-            time.sleep(0.01)
+            time.sleep(0.01)  # the gate is a file that the test makes, which no event reports
         if self.calls <= asked.get("fails", 0):
             raise ValueError("the chat is away")
         note("finished", job.key)
