@@ -622,7 +622,7 @@ class World:
                 worker.adapter.real.stop(0)
                 self.died(worker)
             del self.workers[1:]
-        for _ in range(4000):
+        for _ in range(8_000):
             if self.settled():
                 return
             self.step()
