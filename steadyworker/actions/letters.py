@@ -18,13 +18,13 @@ Identity = tuple[str, int, str, str]
 @dataclass(frozen=True, slots=True)
 class LetterChoice:
     """
-    The conditions of a choice of dead letters; a chosen letter fits all of them.
+    The conditions of a selection of dead letters; a selected letter meets all of them.
 
     Attributes:
         error_class: The last error's class has this name, such as `ValueError`.
         reason: The reason or the last error contains this text, in capital or small letters.
         since, before: The job died at `since` or later, and earlier than `before`, in seconds since 1970.
-            A letter without a time fits neither.
+            A letter without a time meets neither condition.
     """
 
     error_class: str = ""

@@ -40,10 +40,10 @@ class Column:
 
     Attributes:
         title: The text above it.
-        right: Whether its cells are at its right edge.
+        right: True if its cells are aligned to the right.
         styles: The colour on a terminal, by the first word of a cell.
         rank: A screen that is too narrow leaves out the columns of the highest rank first, but never one of rank 0.
-        least: The width to which a narrow screen cuts the column; 0 if it cuts nothing from it.
+        least: The width to which a narrow screen cuts the column; 0 if a screen never cuts it.
         most: The largest width on a screen.
     """
 
@@ -123,7 +123,7 @@ def screen(
     """
     Yield the lines of a table for a terminal of this width: the titles, and one line a row.
 
-    Columns without a value are left out, and those that have no room; the last column gets the rest of the width.
+    A column that has no value, or for which there is no room, is left out; the last column gets the rest of the width.
     What does not fit into a cell ends with "…"; if the last cell is cut, the row's text in `details` follows on a line of its own.
     """
     cells = [[_cell(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]

@@ -114,7 +114,7 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    List what waits in each queue: all queues of the ledger, or only these.
+    List what waits in each queue: in all queues of the ledger, or only in the named queues.
 
     The numbers are those that a worker process has recorded within the last 30 s; otherwise the broker is asked now.
     A number that the broker does not report is never shown as 0.

@@ -8,7 +8,7 @@ Beside the row, the ledger keeps the job's message, so a claimed job does not de
 It also keeps the last 20 runs of the job, for people; the section "Attempts" explains them.
 No event of a connection changes a row, so no event of a connection starts a job again.
 
-`base` has the Protocol of all ledgers, and `facts` has what a ledger records for people, which decides nothing.
+`base` has the Protocol of all ledgers, and `facts` has the records for people, which decide nothing.
 `sqlite` implements this Protocol for one host, and `postgres` for a fleet; `shared` has the code that both use.
 `steadyworker.testing.memory_ledger` implements the Protocol for tests.
 
@@ -33,11 +33,12 @@ Then they publish a message with the next hop, for which the row now waits; the 
 A retry that arrives also claims a row that is still `moving`, because the arrival proves that the publish succeeded.
 A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark in the job's row.
-If the job has no row, `Client.cancel` inserts an `interrupted` row, which fits a message with any body.
+If the job has no row, `Client.cancel` inserts an `interrupted` row, which accepts a message with any body.
 Each worker process reads the marks of its running jobs every 2 s, in one query; the same query reads the pauses of queues.
 If a job has a cancel mark, the ledger refuses every commit of the job's exports, so an accepted cancel stops every later commit.
 If a job already has a mark at its claim, the job does not run, and becomes a dead letter.
-`cancel --undo` removes the mark of an `interrupted` or `moved` row, because no run can have read it; a row that only holds a mark goes with it.
+`cancel --undo` removes the mark of an `interrupted` or `moved` row, because no run can have read it; a row that only
+holds a mark is deleted with the mark.
 
 Decision table
 --------------
@@ -128,7 +129,7 @@ The log line `message_lost` names the job's last worker process, and what become
 
 In two cases, no worker process runs such a job by itself.
 The commands `jobs` and `check` list the job.
-As soon as no message waits in the queue, a worker process also reports the job, one time. The two cases are:
+As soon as no message waits in the queue, a worker process also reports the job once. The two cases are:
 
 - *Old record.* After the last claim of the job, the ledger went back in time, or for an hour the queue had no registered owner.
   A restored backup, or a fail-over without the last commits, makes a ledger go back in time.
@@ -159,10 +160,11 @@ A row that `cancel` inserted for a job that was never claimed is no orphan.
 A paused queue
 --------------
 A person pauses a queue with `Facts.pause`; the pause stays in the ledger until a person ends it.
-Each worker process of the fleet then sets the prefetch of this queue to 0: within 2 s if a job runs here, otherwise within 4 s.
+Each worker process of the fleet then sets the prefetch of this queue to 0: within 2 s if the process runs a job,
+otherwise within 4 s.
 The process keeps its connection, its jobs go on, and the process is ready.
 A process that starts during the pause, or whose ledger comes back, reads the pause before it receives a message.
-A process of a version without pauses does not obey.
+A worker process of an older version, which does not know pauses, ignores the pause.
 The broker keeps the messages meanwhile, so retries and scheduled jobs wait, too.
 
 The holder of a row
@@ -234,7 +236,7 @@ If a Worker has an `on_dead`, the write that decides on a dead letter also recor
 The call is due when the row is `dead`, so when the dead letter is confirmed.
 Each worker process of the queue asks for due calls; `Ledger.next_call` gives a call to one process for 90 s.
 If this process dies, the call is due again after this time, so a job that was given up has at least one call.
-Nothing else waits for a call, and a call decides nothing.
+No job and no settlement waits for such a call, and the call changes no decision.
 
 Attempts
 --------

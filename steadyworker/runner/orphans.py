@@ -3,7 +3,7 @@ The jobs whose message is lost: the runner finds these jobs in the ledger, and r
 
 An *orphan* is an unfinished job of which no message has come, although a message was due (`Ledger.orphans`).
 The decision table treats an orphan like a message, so an orphan starts its job only if its message would start the job.
-If the message comes after all, the runner treats this message like each second message of a job.
+If the message comes after all, the runner treats this message like any second message of a job.
 
 What makes "no message has come" true
 -------------------------------------

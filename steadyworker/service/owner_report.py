@@ -1,4 +1,4 @@
-"""The report that a worker process registers at each renewal, so that people read in the ledger how the process is."""
+"""The report on its own state, which a worker process registers in the ledger at each renewal, for people."""
 
 from __future__ import annotations
 

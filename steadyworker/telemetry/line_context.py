@@ -1,5 +1,5 @@
 """
-The fields that every line of a context has, whatever logger writes it: in a run, its queue, key, attempt and fence.
+The fields that every log line of a context has, from every logger: in a run, its queue, key, attempt and fence.
 
 The fields are context variables whose names begin as those of structlog's `bind_contextvars`.
 So a user's structlog loggers show these fields, and SteadyWorker's lines have the fields that a user binds by structlog.

@@ -228,7 +228,7 @@ def write_line(log: logging.Logger, level: int, event: str, at: float, fields: d
     """
     Write a line of SteadyWorker's own; each job writes two of them.
 
-    A LogRecord and its way take more than half of a line's time.
+    A LogRecord, and its way through the logging module, take more than half of the time for a line.
     So this function makes a LogRecord only if more than SteadyWorker's handler would receive it; the line is the same.
 
     Args:

@@ -13,7 +13,7 @@ This was tried with version 5.1.2:
 - At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
 - While a proxy is away, callbacks of the library log errors and raise them again, and Python prints these errors.
   At the end of the process, asyncio prints warnings of tasks that wait.
-  A sender is a user's program, so this module drops both.
+  A sender is a user's program, so this module drops these errors and warnings.
 """
 
 from __future__ import annotations
