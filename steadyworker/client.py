@@ -330,7 +330,6 @@ class Client:
         Search the queue for a message of this key, and change nothing.
 
         The message stays in its place, and its number of deliveries does not rise.
-
         The search reads at most `limit` messages, in the order in which they are due, and has no time limit of its own.
         The search does not find a message that a worker process holds; `status` returns the ledger's record of its job.
 

@@ -189,7 +189,7 @@ def waiting_in(remoting: Remoting, topic: str, group: str) -> list[WaitingQueue]
 
 
 def scheduled_in(remoting: Remoting, broker: RocketmqBroker) -> dict[int, tuple[int, int]]:
-    """Return, for each delay level with messages that are not due yet, the offset of the first such message, and the end."""
+    """Return, for each delay level with messages that are not due yet, the offset of the first one, and the end."""
     due = dict(_pairs(_LEVEL, remoting.ask(broker.address, _DELAY_OFFSETS).body))
     body = remoting.ask(broker.address, _TOPIC_STATISTICS, {"topic": SCHEDULE}).body.decode("utf-8", "replace")
     found = {}
