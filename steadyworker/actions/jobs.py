@@ -201,7 +201,11 @@ def cancelled(ledger: Ledger, id: JobId, reason: str) -> JobState | None:
 
 
 def needs_no_message(row: Row) -> str:
-    """Return why a job needs no message now, with the remedy: a clause whose subject is the job; empty if the job waits for a message."""
+    """
+    Return why a job needs no message now, with the remedy; empty if the job waits for a message.
+
+    The text is a clause whose subject is the job.
+    """
     queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     match row.state:
         case State.DONE:

@@ -80,7 +80,7 @@ def command(
     A job that waits does not run when its message arrives.
     A key that the ledger does not know can be cancelled too, for messages that arrive within 14 days.
     Every cancelled job becomes a dead letter.
-    To stop a job, cancel it; a purge of its queue does not stop it, because the ledger keeps its message.
+    A purge of the queue does not stop a job, because the ledger keeps the job's message.
 
     --undo removes a cancel from jobs that wait. A running job may have received it already, so its cancel stays.
     Exit code 1 means that a job had already ended, that a cancel could not be undone, or that there is no such queue.

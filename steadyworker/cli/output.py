@@ -124,7 +124,8 @@ def screen(
     Yield the lines of a table for a terminal of this width: the titles, and one line a row.
 
     A column that has no value, or for which there is no room, is left out; the last column gets the rest of the width.
-    What does not fit into a cell ends with "…"; if the last cell is cut, the row's text in `details` follows on a line of its own.
+    A text that does not fit into its cell ends with "…".
+    If the last cell is cut, the row's text in `details` follows on the next line.
     """
     cells = [[_cell(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
     shown = [

@@ -90,11 +90,11 @@ The runner claims the job only after the copy's confirm, so a row never waits fo
 
 A job whose message is lost
 ---------------------------
-The transaction of a claim also stores the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
+The transaction of a claim also stores the job's message: the body, the headers, and all other facts that a handler can see.
 The transaction that records `done` deletes the message.
 In all other cases, the ledger deletes the message together with the row.
 A `dead` job keeps its message for a replay.
-So the job can run after any loss of the broker's copy: by a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
+So the job can run after any loss of the broker's copy, such as a purge, an expiry, a delivery limit or a lost disk.
 
 The state of a claimed row determines when a message of its job must come:
 
@@ -207,7 +207,8 @@ The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
 --------------
-A worker process holds a lock on a file that has the owner id as its name; the process's slot children and guard share the lock.
+A worker process holds a lock on a file whose name is the owner id.
+The slot children and the guard of the process share the lock.
 When the worker process dies, the guard first kills every process that the children have started, and then ends.
 The kernel frees the lock when all processes that share it are dead.
 So a process that gets the lock has proof that these processes are dead, and need not wait for the end of the lease.
@@ -242,7 +243,8 @@ Attempts
 --------
 Each run of a job is an *attempt*: where and why it began, how it ended, its traceback, and the peak of its memory.
 The transaction of the claim records the start, and the transaction that records the run's outcome also records its end.
-A run that ends without an outcome has no end; the next claim of the job, or the take-over of a job that was lost too often, records it as `lost`.
+A run that ends without an outcome has no end.
+The next claim of the job records such a run as `lost`, and so does the take-over of a job that was lost too often.
 `Ledger.facts` returns the attempts (`steadyworker.ledger.facts`).
 Attempts decide nothing: the decision table and all writes of the runner read only the row.
 So a missing attempt does no harm; a worker process of an earlier version records none.
@@ -260,7 +262,8 @@ Retention of rows
 - The message of a job: until the job is `done`, and never longer than its row.
 - The result of a job that is `done`: as long as its row.
 - An owed call of `on_dead`: until a process has made it, or has tried five times, and never longer than its row.
-- Facts: events of links, commands and depths for a day, counts of a minute for two days, actions for 90 days, and a pause until a person ends it.
+- Facts: events of links, commands and depths for a day, counts of a minute for two days, and actions for 90 days.
+- A pause: until a person ends it.
 
 The first claim of a replay (round + 1) copies the checkpoint from the row of the previous round.
 
@@ -268,7 +271,8 @@ Guarantees
 ----------
 The guarantees hold if each message has a key, and a key names one piece of work.
 All consumers of a queue must share one ledger, and the ledger must keep its commits.
-Until the first claim of a job, the broker must keep the job's message; after the claim, the ledger keeps this message, unless `keep_message` is False.
+Until the first claim of a job, the broker must keep the job's message.
+After the claim, the ledger keeps this message, unless `keep_message` is False.
 
 1. Every claimed job ends in `done`, or in `dead` with a reason, and never in both, whatever happens to its message.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.

@@ -133,7 +133,7 @@ class KeptMessage(Struct, frozen=True):
 
 class Began(Struct, frozen=True):
     """
-    Where and why a run begins, for people (`steadyworker.ledger.facts.Attempt`).
+    The facts about the start of a run, for people (`steadyworker.ledger.facts.Attempt`).
 
     Attributes:
         slot: The number of the slot within the Worker.

@@ -254,7 +254,8 @@ class Facts(Protocol):
         """
         Return the last runs of a job, the oldest first, at most `MOST_ATTEMPTS`.
 
-        They go with the job's row; a run that a worker process of an earlier version began is missing.
+        The ledger deletes the attempts together with the job's row.
+        If a worker process of an earlier version began a run, its attempt is missing.
         """
         ...
 

@@ -138,7 +138,7 @@ class PostgresFacts(Facts):
 
     Args:
         record: The session for the calls of people.
-        renewals: The session for the calls that a worker process makes beside its renewals.
+        renewals: The session for renewals, and for the other calls that a worker process makes after a renewal.
     """
 
     def __init__(self, record: PostgresSession, renewals: PostgresSession) -> None:
