@@ -282,7 +282,7 @@ class Client:
         - a worker process received the message at this moment, and records it within a second;
         - the job has ended, and the ledger has deleted its record.
 
-        After `send(again=True)`, the state is that of the earlier round until a worker process receives the new message.
+        After `send(again=True)`, `status` returns the state of the earlier round until a worker process receives the new message.
         While the broker is away, `status` returns the ledger's record within seconds, if the ledger has one namespace
         for this queue.
 

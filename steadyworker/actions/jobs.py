@@ -31,7 +31,7 @@ class JobChoice:
         states: The job has one of these states; if the tuple is empty, every state counts.
         since: The job was recorded, started or ended at this time (seconds since 1970) or later.
         text: The job's key, note, reason or error contains this text, in capital or small letters.
-        marked: True for jobs with a cancel mark, False for jobs without one.
+        marked: True for jobs with a cancel mark, False for jobs without a cancel mark.
     """
 
     states: Collection[JobState] = ()

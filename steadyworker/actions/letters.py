@@ -86,7 +86,7 @@ class LetterActions(QueueActions):
         each: Callable[[Replayed], None] = lambda _: None,
     ) -> ActionReport:
         """
-        Replay dead letters, as `DeadLetterQueue.replay` does: those of these keys, only those that were `chosen`, or all.
+        Replay dead letters, as `DeadLetterQueue.replay` does: the letters of these keys, the letters that `chosen` returned, or all.
 
         Raises SteadyWorkerError if nothing was replayed: a key has no dead letter, or the broker has no delays.
         """
@@ -131,7 +131,7 @@ class LetterActions(QueueActions):
         each: Callable[[DeadLetter], None] = lambda _: None,
     ) -> ActionReport:
         """
-        Drop dead letters, as `DeadLetterQueue.drop` does: those of these keys, only those that were `chosen`, or all.
+        Drop dead letters, as `DeadLetterQueue.drop` does: the letters of these keys, the letters that `chosen` returned, or all.
 
         Raises SteadyWorkerError if nothing was dropped, because a key has no dead letter.
         """

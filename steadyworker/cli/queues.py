@@ -116,7 +116,7 @@ def command(
     """
     List what waits in each queue: in all queues of the ledger, or only in the named queues.
 
-    The numbers are those that a worker process has recorded within the last 30 s; otherwise the broker is asked now.
+    The command shows the numbers that a worker process has recorded within the last 30 s; if there are none, it asks the broker.
     A number that the broker does not report is never shown as 0.
     """
     if watch and as_json:

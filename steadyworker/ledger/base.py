@@ -156,7 +156,7 @@ class Ending(Struct, frozen=True):
         reason, error_class, error_text: Why the run ended so.
         traceback: The traceback of a failure, at most 16 KiB.
         peak_memory: The peak of the run's resident memory in bytes, or None.
-        result: The JSON text of the job's result, which only the end of a job that is done has.
+        result: The JSON text of the job's result; only a job that is done has a result.
     """
 
     outcome: str

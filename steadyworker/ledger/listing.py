@@ -2,7 +2,7 @@
 The order of a listing of jobs, the state of each job's worker process, and what a job needs; for people.
 
 A listing begins with the jobs that need a person, so an operator need only read its first page.
-Then come the jobs that run, those that wait for a retry, those that were snoozed, those that were interrupted, and those that ended.
+Then come running jobs, jobs that wait for a retry, snoozed jobs, interrupted jobs, and jobs that have ended.
 Each group is newest first; if the job of a key has ended in several rounds, the group has only the last round.
 Each group is one query, which reads a page at a time, so a listing of fifty jobs is as fast with a million rows.
 Nothing here decides which process runs a job.

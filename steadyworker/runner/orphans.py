@@ -224,7 +224,7 @@ class Orphans:
         return True
 
     def _sent_again_as(self, row: Row) -> int | None:
-        """Return the last round of the job's key if it is later than this row's round, otherwise None."""
+        """Return the last round of the job's key if this round is later than the row's round, otherwise None."""
         last = self._deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
         return last if last is not None and last > row.id.round else None
 

@@ -205,7 +205,7 @@ def get_logger(name: str) -> FieldLogger:
 
 def structlog_logger(name: str) -> BoundLogger:
     """
-    Return a structlog logger over the stdlib logger of that name, for the code of users: its lines are those of `get_logger`.
+    Return a structlog logger over the stdlib logger of that name, for the code of users; its lines have the same form as the lines of `get_logger`.
 
     The first call in a process imports structlog, which takes about 30 ms and 7 MB.
     """
@@ -483,7 +483,7 @@ def _is_plain(line: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=100)
 def _has_secret_name(names: tuple[str, ...]) -> bool:
-    """Return whether a name is that of a secret, or is no text, so that the line needs a change."""
+    """Return whether a name is the name of a secret, or is not text, so that the line needs a change."""
     return any(not isinstance(name, str) or is_secret_name(name) for name in names)
 
 

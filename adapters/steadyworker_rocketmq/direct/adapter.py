@@ -101,7 +101,7 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
 
     @override
     def browse(self, limit: int) -> Iterator[Browsed]:
-        """Yield messages, also those that members hold, and then the delayed ones, if they are few enough to read them."""
+        """Yield messages, including messages that members hold; then yield the delayed messages, if they are few enough to read."""
         url = self._url()
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
             shown = 0

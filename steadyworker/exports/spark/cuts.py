@@ -230,7 +230,7 @@ def _cell(number: Column, cells: SortCells) -> Column:
 
 def _spread(result: DataFrame, cell: Column, count: int) -> DataFrame | None:
     """
-    Return the rows, shuffled into these cells, or None if this version of Spark has other internals.
+    Return the rows, shuffled into these cells; None if the internals of this version of Spark are different.
 
     Spark does not combine the partitions of `repartitionById`, because the caller has set the number of partitions.
     The plan is changed here, so that Spark combines neighbouring cells.

@@ -50,7 +50,7 @@ def minute(at: int, *counts: int, queue: str = "exports", outcome: str = "done")
 
 
 class FactPromises(LedgerBench):
-    """Tests of every promise of `steadyworker.ledger.facts.Facts`, but those of attempts."""
+    """Tests of every promise of `steadyworker.ledger.facts.Facts`, except the promises of attempts."""
 
     def test_a_report_comes_back_with_its_owner(self, ledger: Ledger) -> None:
         """A later registration replaces the report; an owner of an older version has no report."""
@@ -79,7 +79,7 @@ class FactPromises(LedgerBench):
         assert ledger.last_progress(JOB) == Progress(1, 1000, "", 500.0)
 
     def test_progress_without_a_number_has_no_earlier_sample(self, ledger: Ledger) -> None:
-        """A sample without a number neither is nor replaces an earlier sample."""
+        """A sample without a number never becomes the earlier sample, and never replaces it."""
         row = claimed(ledger)
         for at, done in ((0.0, None), (10.0, 1.0), (80.0, None), (90.0, 2.0)):
             ledger.progress(row.token, Progress(done, None, "", at))

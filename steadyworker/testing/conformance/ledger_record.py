@@ -301,7 +301,7 @@ class RecordPromises(LedgerBench):
         assert [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=0.0, lost=2))] == ["twice", "late"]
 
     def test_snoozed_jobs_are_listed_alone_or_left_out(self, ledger: Ledger) -> None:
-        """`snoozed` chooses by the reason; an error whose reason begins like that of a snooze is no snooze."""
+        """`snoozed` selects by the reason; an error whose reason begins like the reason of a snooze is no snooze."""
         reasons = {"snoozed": replace(AGAIN, reason=f"{SNOOZED}20 s", error_class="", error_text=""), "failed": AGAIN}
         reasons["odd"] = replace(AGAIN, reason=f"{SNOOZED}ever")
         for key, verdict in reasons.items():
