@@ -392,7 +392,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("name", ["done", "dead", "cancelled"])
     def test_a_queue_keeps_what_has_ended_for_its_own_times(self, ledger: Ledger, clock: FakeClock, name: str) -> None:
-        """A time applies to its kind of end and to its queue; a settlement without a confirm keeps the job for 14 days."""
+        """Each queue has its own time for each kind of end; without the broker's confirm, the ledger keeps a done job for 14 days."""
         shorter: dict[str, float] = {name: 0.5}
         ledger.retain(JOB.namespace, JOB.queue, Retention(**shorter))
         for queue in (JOB.queue, "other"):
