@@ -113,7 +113,8 @@ class Tasks:
         return self._pace.left(self._clock.monotonic())
 
     def poll(self, beside: Hashable = None) -> bool:
-        """Read Spark's counters, and return whether the job has made progress.
+        """
+        Read Spark's counters, and return whether the job has made progress.
 
         `beside` is a value from another source; a change of this value also counts as progress.
         """
