@@ -34,7 +34,7 @@ from steadyworker_rocketmq.topology import PreparedTopics, delay_levels, prepare
 
 class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     """
-    The adapter for one queue at some brokers and one worker process. The adapter connects at its first use.
+    The adapter that one worker process uses for one queue of a cluster of brokers. The adapter connects at its first use.
 
     It keeps the same promises as the other adapters, with these differences:
 

@@ -32,7 +32,7 @@ _NO_NUMBERS = (
 
 class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
     """
-    The adapter for one queue at some proxies and one worker process. The adapter connects at its first use.
+    The adapter that one worker process uses for one queue of a cluster behind proxies. The adapter connects at its first use.
 
     It keeps the same promises as the other adapters, with these differences:
 
