@@ -4,7 +4,7 @@ The facts that people read: the attempts of a job, the reports of worker process
 A fact decides nothing: neither the decision table nor any write of a job reads a fact.
 Two facts have an effect, and only on the prefetch: a pause of a queue, and a command to one worker process.
 The transactions of a job record its attempts.
-A worker process records all other facts after its renewals, never in the transaction of a job.
+A worker process records all other facts in separate calls, never in the transaction of a job.
 If the ledger does not respond then, the process drops these facts: the lists of `steadyworker` then have a gap, but jobs go on.
 
 Every text passes `steadyworker.text.plain_text`, so no recognised secret reaches the ledger, and a long text is cut.

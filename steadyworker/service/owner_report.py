@@ -1,4 +1,4 @@
-"""The report on its own state, which a worker process registers in the ledger at each renewal, for people."""
+"""The report with which a worker process shows its state to people; the process registers it at each renewal."""
 
 from __future__ import annotations
 

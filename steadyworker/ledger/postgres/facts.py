@@ -138,7 +138,7 @@ class PostgresFacts(Facts):
 
     Args:
         record: The session for the calls of people.
-        renewals: The session for renewals, and for the other calls that a worker process makes after a renewal.
+        renewals: The session of the renewals, which also serves the regular calls of a worker process.
     """
 
     def __init__(self, record: PostgresSession, renewals: PostgresSession) -> None:

@@ -72,7 +72,7 @@ class CallPromises(LedgerBench):
         assert call_of(ledger) == OwedCall(JOB, 1)
 
     def test_a_reserved_call_has_one_caller_until_its_lease_is_over(self, ledger: Ledger, clock: FakeClock) -> None:
-        """After the lease, the caller counts as dead, and its call is due again; other reserved calls are not due."""
+        """After the lease, the caller counts as dead, and its call is due again; a call that has ended is not."""
         ids = [replace(JOB, key=key) for key in ("a", "b")]
         for id in ids:
             given_up(ledger, id)
