@@ -171,7 +171,7 @@ def _measure(links: Connections, options: Options, named: dict[str, JobQueue]) -
         wanted = named.get(queue) or job_queue(queue, options)
         try:
             adapter = links.adapter(wanted)
-            there = adapter.exists()  # asked first, because to ask for the identity can create a broker that is a file
+            there = adapter.exists()  # first, because the question for the identity can create a broker that is a file
             if not namespace:
                 typo = not there and isinstance(wanted.opened_as, str)
                 return Depth.unknown(_no_queue(links, queue)) if typo else adapter.depth()

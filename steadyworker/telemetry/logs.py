@@ -146,7 +146,7 @@ def settle() -> None:
         return
     for logger in (root, *loggers):
         if any(_is_console(each, besides=handler) for each in logger.handlers):
-            # A new list, because another thread can be going through the old one.
+            # A new list, because another thread can be iterating over the old list.
             logger.handlers = [each for each in logger.handlers if not _is_console(each, besides=handler)]
     if handler not in root.handlers:
         root.addHandler(handler)
