@@ -101,8 +101,7 @@ class Capabilities:
             For such a broker, the number is up to the queue's `concurrency`.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
-        redelivers_within: Seconds after which the broker delivers an un-acked message again, even if the connection is
-            not lost.
+        redelivers_within: Seconds after which the broker delivers an un-acked message again, even if the connection is not lost.
         answers_within: Seconds in which the broker delivers a message that waits in the queue, if the prefetch allows another delivery.
             This is the time of two polls; if no delivery comes in this time, no message waits.
         reads_dead_letters: `dead_letters()` works.

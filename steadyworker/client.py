@@ -134,8 +134,7 @@ class Client:
 
     Args:
         broker: The broker's URL; by default the setting in the environment or in `steadyworker.toml`.
-            In a handler, the command-line arguments of the worker process have priority over the environment and the
-            file.
+            In a handler, the command-line arguments of the worker process have priority over the environment and the file.
         ledger: The ledger's URL, by default the setting in the same places; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
@@ -283,8 +282,7 @@ class Client:
         - the job has ended, and the ledger has deleted its record.
 
         After `send(again=True)`, `status` returns the state of the earlier round until a worker process receives the new message.
-        While the broker is away, `status` returns the ledger's record within seconds, if the ledger has one namespace
-        for this queue.
+        While the broker is away, `status` returns the ledger's record within seconds, if the ledger has one namespace for this queue.
 
         Raises:
             ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
@@ -351,8 +349,7 @@ class Client:
         The ledger keeps the cancel of an unknown key for 14 days.
         A job that has ended does not change.
         The reason is cut to 2,000 characters, and `***` replaces passwords.
-        While the broker is away, `cancel` records the cancel within seconds, if the ledger has one namespace for this
-        queue.
+        While the broker is away, `cancel` records the cancel within seconds, if the ledger has one namespace for this queue.
 
         Raises:
             UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.

@@ -60,8 +60,7 @@ class Times:
         trust_for: The time for which a run may commit, from the *start* of the last successful renewal.
         margin: The time after the end of a lease in which another worker process takes the job over only if the owner is proven dead.
         defer_delay: The delay with which the runner sends a message again, if another run has the message's job.
-        adopt_window: The time after a reconnect in which the prefetch includes the slots of runs without a valid
-            delivery.
+        adopt_window: The time after a reconnect in which the prefetch includes the slots of runs without a valid delivery.
             In this time the broker can deliver the message of that run again, even if the Worker has only one slot.
         cancel_grace: The time that a cancelled run gets to end by itself.
         cancel_poll: The time between two reads of the cancel marks of the jobs that run here.

@@ -3,8 +3,7 @@ The contract between a job and an export; it consists of two small Protocols, `E
 
 The exports themselves are in `steadyworker.exports`, which the rest of the package never imports.
 The export runs in the job's own process (the child).
-That process writes the file to a staging folder (the stage), computes the file's hash, and requests permission to
-commit.
+That process writes the file to a staging folder (the stage), computes the file's hash, and requests permission to commit.
 Then it links the file to the target.
 To reach the ledger and the services of the worker process, the export calls `Services`, which `job.py` implements over the pipe.
 """

@@ -230,8 +230,7 @@ class Job(Generic[P, C]):
         Raise Interrupt when the worker process is stopping or this run must end; otherwise do nothing.
 
         During a stop, `check` raises at once, but `progress` and `checkpoint` raise only from 13 s before the end of the stop.
-        Call `check` at places where the run can end without lost work; for the stall limit, a call does not count as
-        progress.
+        Call `check` at places where the run can end without lost work; for the stall limit, a call does not count as progress.
         """
         self._link.check(hard=False)
 

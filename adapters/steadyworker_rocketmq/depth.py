@@ -1,6 +1,5 @@
 """
-The numbers of a queue's messages, from the offsets of its group. Only the brokers know the offsets; a proxy reports
-none.
+The numbers of a queue's messages, from the offsets of its group. Only the brokers know the offsets; a proxy reports none.
 
 | number | `rocketmq+grpc:` | `rocketmq:` |
 |---|---|---|
@@ -12,8 +11,7 @@ the same in the work topic |
 | dead | the three topics of dead letters, of which at most `PULLS` pulls are read | the same |
 | age | the first messages of the queues that have ready ones | the same |
 
-With a proxy, the group's offset moves when a message is delivered, so the messages that consumers hold are not behind
-the offset.
+With a proxy, the group's offset moves when a message is delivered, so the messages that consumers hold are not behind the offset.
 With locks, the offset moves when a message is consumed. No broker reports which queues are locked.
 
 Each topic costs a route, its statistics at each broker, and a question for each queue in which messages wait. A pull reads at most 32 messages.

@@ -72,8 +72,7 @@ def command(
     """
     Cancel jobs that are running, waiting, or not yet received.
 
-    Name the jobs by KEYs, or select them: --state, --since and --grep narrow the selection, and --all selects every
-    unfinished job.
+    Name the jobs by KEYs, or select them: --state, --since and --grep narrow the selection, and --all selects every unfinished job.
     Before the command cancels a selection, it shows the number of jobs, and asks.
 
     A running job receives the cancel within 2 s, and can commit no further export.

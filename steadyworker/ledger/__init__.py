@@ -37,8 +37,7 @@ If the job has no row, `Client.cancel` inserts an `interrupted` row, which accep
 Each worker process reads the marks of its running jobs every 2 s, in one query; the same query reads the pauses of queues.
 If a job has a cancel mark, the ledger refuses every commit of the job's exports, so an accepted cancel stops every later commit.
 If a job already has a mark at its claim, the job does not run, and becomes a dead letter.
-`cancel --undo` removes the mark of an `interrupted` or `moved` row, because no run can have read it; a row that only
-holds a mark is deleted with the mark.
+`cancel --undo` removes the mark of an `interrupted` or `moved` row, because no run can have read it; a row that only holds a mark is deleted with the mark.
 
 Decision table
 --------------
@@ -160,8 +159,7 @@ A row that `cancel` inserted for a job that was never claimed is no orphan.
 A paused queue
 --------------
 A person pauses a queue with `Facts.pause`; the pause stays in the ledger until a person ends it.
-Each worker process of the fleet then sets the prefetch of this queue to 0: within 2 s if the process runs a job,
-otherwise within 4 s.
+Each worker process of the fleet then sets the prefetch of this queue to 0: within 2 s if the process runs a job, otherwise within 4 s.
 The process keeps its connection, its jobs go on, and the process is ready.
 A process that starts during the pause, or whose ledger comes back, reads the pause before it receives a message.
 A worker process of an older version, which does not know pauses, ignores the pause.

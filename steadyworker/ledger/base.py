@@ -148,8 +148,7 @@ class Began(Struct, frozen=True):
 
 class Ending(Struct, frozen=True):
     """
-    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); recognised secrets are removed from all texts
-    except the result.
+    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); recognised secrets are removed from all texts except the result.
 
     Attributes:
         outcome: The name of the outcome.

@@ -75,8 +75,7 @@ def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bo
     """
     Return the worker processes, those in trouble first.
 
-    Without `every`, leave out a dead process that holds no job, if a living process has the same host and the same
-    queues.
+    Without `every`, leave out a dead process that holds no job, if a living process has the same host and the same queues.
     """
     times = times or Times()
     seen = ledger.owners()

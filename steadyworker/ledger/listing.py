@@ -93,8 +93,7 @@ class Need(StrEnum):
     OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
     NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
     CRASHING: Its process crashed, or its worker process was lost, `CRASHES` times or more.
-    STUCK: Its worker process lives, but its run, which reported progress before, has reported none for `STUCK_AFTER`
-    seconds.
+    STUCK: Its worker process lives, but its run, which reported progress before, has reported none for `STUCK_AFTER` seconds.
     DEAD: It failed for good within the last day.
     """
 

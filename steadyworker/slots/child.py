@@ -357,8 +357,7 @@ def _own_stacks_file(arguments: Sequence[str]) -> int:
     """
     Return the descriptor to which this process writes the stacks of its threads, after a fatal error or STACKS_SIGNAL.
 
-    The descriptor has a high number, so that no file of a handler gets this number after the handler has closed every
-    descriptor.
+    The descriptor has a high number, so that no file of a handler gets this number after the handler has closed every descriptor.
     """
     file = int(arguments[0]) if arguments else STDERR
     if file == STDERR:

@@ -41,8 +41,7 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     - The broker has `?queues=` queues for a topic. It delivers a message only after all earlier messages of the same queue.
       So a long job delays the later messages of its queue, and at most one job of each queue runs at a time.
     - A message of a killed worker comes again after up to 60 s, when the lock of its queue ends.
-    - A delivery outlives a cut connection: over the next connection, the adapter renews the lock, and acknowledges the
-    message.
+    - A delivery outlives a cut connection: over the next connection, the adapter renews the lock, and acknowledges the message.
       While no broker runs, no other worker can receive the message.
       If another worker locks the queue first when a broker runs again, the delivery is `Lost`.
     - A delay is rounded up to one of the broker's levels.

@@ -1,8 +1,7 @@
 """
 One member of a consumer group. It receives messages from queues that it has locked. The calls block, and are for one thread at a time.
 
-A broker keeps one number for each queue and group, the *place*: the offset up to which the group has consumed the
-queue.
+A broker keeps one number for each queue and group, the *place*: the offset up to which the group has consumed the queue.
 So a member receives only the first message that is not consumed, and only while the member has the queue's lock.
 
 | step | request | by |

@@ -11,8 +11,7 @@ If a query only reads, computes and filters, a sample of its first sort column i
     └─────── piece 0, by the bytes that were shuffled ────┴── piece 1 ──┴── …
 
 All cells between the ends are equally wide.
-Each cell is a partition of the shuffle; when Spark knows the cells' bytes, it combines neighbouring cells into one
-piece.
+Each cell is a partition of the shuffle; when Spark knows the cells' bytes, it combines neighbouring cells into one piece.
 If the cells would be uneven, or the sample fails, Spark finds the bounds itself.
 """
 
