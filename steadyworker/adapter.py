@@ -11,7 +11,7 @@ An adapter decides nothing about retries, has no access to the ledger, logs noth
 An adapter works if it passes `steadyworker.testing.conformance.AdapterSuite`.
 
 Each adapter owns one I/O thread; only this thread uses the client library's consuming connection.
-That thread sends all signals, in order.
+That thread sends all signals (`Connected`, `Delivered`, `Lost` …) to the sink, in order.
 `SPI_VERSION` is the version of this interface, and is independent of the package's version.
 """
 
@@ -101,7 +101,7 @@ class Capabilities:
             For such a broker, the number is up to the queue's `concurrency`.
         forgets_consumers_within: Seconds after which the broker no longer counts a dead or frozen consumer
             (three heartbeats).
-        redelivers_within: Seconds after which the broker delivers an un-acked message again, if the broker does so by time alone.
+        redelivers_within: Seconds after which the broker delivers an un-acked message again, even if the connection is not lost.
         answers_within: Seconds in which the broker delivers a message that waits in the queue, if the prefetch allows another delivery.
             This is the time of two polls; if no delivery comes in this time, no message waits.
         reads_dead_letters: `dead_letters()` works.

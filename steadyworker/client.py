@@ -134,7 +134,7 @@ class Client:
 
     Args:
         broker: The broker's URL; by default the setting in the environment or in `steadyworker.toml`.
-            In a handler, the command-line arguments of the worker process outrank the environment and the file.
+            In a handler, the command-line arguments of the worker process have priority over the environment and the file.
         ledger: The ledger's URL, by default the setting in the same places; only `status`, `cancel` and `send(again=True)` use it.
 
     Raises:
@@ -261,7 +261,7 @@ class Client:
         return await asyncio.to_thread(self.send, to, payload, key=key, delay=delay, headers=headers, again=again)
 
     async def asend_many(self, to: type[Worker[P, Any]] | str, jobs: Iterable[NewJob[P]]) -> list[str]:
-        """Send jobs as `send_many` does, in a thread; for a cancelled task, the sentence at `asend` applies to each job."""
+        """Send jobs as `send_many` does, in a thread; if the task is cancelled, each message may or may not be sent."""
         return await asyncio.to_thread(self.send_many, to, jobs)
 
     def status(self, worker: type[Worker[Any, Any]] | str, key: str) -> JobStatus:
@@ -276,12 +276,13 @@ class Client:
         `unknown` can mean that:
 
         - no such job was sent, or its key is another one;
-        - the message waits in the queue, but this broker cannot show messages (RabbitMQ), does not respond, or the queue is longer;
+        - the message waits in the queue, but this broker cannot show messages (RabbitMQ) or does not respond;
+        - the message waits in the queue behind the first 10,000 messages;
         - a worker process received the message at this moment, and records it within a second;
         - the job has ended, and the ledger has deleted its record.
 
-        After `send(again=True)`, the state is that of the earlier round until a worker process receives the new message.
-        While the broker is away, the ledger's record is returned within seconds, if the ledger has one namespace for this queue.
+        After `send(again=True)`, `status` returns the state of the earlier round until a worker process receives the new message.
+        While the broker is away, `status` returns the ledger's record within seconds, if the ledger has one namespace for this queue.
 
         Raises:
             ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
@@ -324,10 +325,11 @@ class Client:
 
     def find(self, worker: type[Worker[Any, Any]] | str, key: str, limit: int = READ_AT_MOST) -> QueueSearch:
         """
-        Search the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
+        Search the queue for a message of this key, and change nothing.
 
+        The message stays in its place, and its number of deliveries does not rise.
         The search reads at most `limit` messages, in the order in which they are due, and has no time limit of its own.
-        A message that a worker process holds is not in this order, but in the ledger: `status` has it.
+        The search does not find a message that a worker process holds; `status` returns the ledger's record of its job.
 
         Raises ConfigError, ValueError and TypeError as `status` does.
         """
@@ -347,7 +349,7 @@ class Client:
         The ledger keeps the cancel of an unknown key for 14 days.
         A job that has ended does not change.
         The reason is cut to 2,000 characters, and `***` replaces passwords.
-        While the broker is away, the cancel is recorded within seconds, if the ledger has one namespace for this queue.
+        While the broker is away, `cancel` records the cancel within seconds, if the ledger has one namespace for this queue.
 
         Raises:
             UnknownQueue: Neither the broker nor the ledger has a queue of this name; nothing was recorded.
@@ -373,7 +375,7 @@ class Client:
 
     def retry(self, worker: type[Worker[Any, Any]] | str, key: str) -> None:
         """
-        Run a job now that waits for a retry, or send the lost message of an unfinished job again.
+        Run an unfinished job now: a job that waits for a retry, or a job whose message is lost.
 
         The job continues in the same round, with its counters and its last checkpoint.
         The message that the broker still delays then counts as a duplicate.
@@ -390,7 +392,7 @@ class Client:
 
     def reschedule(self, worker: type[Worker[Any, Any]] | str, key: str, delay: float | timedelta | str) -> None:
         """
-        Let a job that waits for a retry run after `delay`, counted from now, sooner or later than it would.
+        Set a new time for a job that waits for a retry: the job runs after `delay`, counted from now.
 
         The delay is the least time, as in `send`.
 

@@ -60,11 +60,11 @@ class Times:
         trust_for: The time for which a run may commit, from the *start* of the last successful renewal.
         margin: The time after the end of a lease in which another worker process takes the job over only if the owner is proven dead.
         defer_delay: The delay with which the runner sends a message again, if another run has the message's job.
-        adopt_window: The time for which, after a reconnect, the slot of a run without a valid delivery counts in the prefetch.
+        adopt_window: The time after a reconnect in which the prefetch includes the slots of runs without a valid delivery.
             In this time the broker can deliver the message of that run again, even if the Worker has only one slot.
         cancel_grace: The time that a cancelled run gets to end by itself.
         cancel_poll: The time between two reads of the cancel marks of the jobs that run here.
-        orphan_poll: The time between two questions for orphans: jobs whose message does not come again.
+        orphan_poll: The time between two searches for orphans: jobs whose message does not come again.
         orphan_after: The least time without a message after which a job is an orphan; `runner.orphans` can need a longer time.
         orphan_reserve: The time after which an orphan gets the next free slot of a queue that is never empty.
     """

@@ -13,8 +13,8 @@ class Depth:
 
     A queue that does not exist has 0 messages and 0 consumers.
     If a number's name is in `why`, the broker does not report this number to this client, and the number is None.
-    `next_due` and `oldest_age` are also None if no message is delayed, or none is ready; their names are then not in `why`.
-    A broker can count some seconds late, and not all numbers at the same moment.
+    `next_due` is also None if no message is delayed, and `oldest_age` if no message is ready; the name is then not in `why`.
+    The numbers can be some seconds old, and need not be of the same moment.
 
     Attributes:
         ready: The messages that the broker can deliver now, and that no consumer holds.

@@ -108,7 +108,7 @@ class DuplicateAcked(Event, frozen=True, kw_only=True):
 
 class DeliveryRejected(Event, frozen=True, kw_only=True):
     """
-    A delivery of which the runner made a dead letter, without a run, and without a change of the job's state.
+    A delivery that the runner made a dead letter, without a run and without a change of the job's state.
 
     The reason is `no-key: …`, `bad-header: …`, `bad-payload: …`, or one of the following.
     With `key-conflict`, the key belongs to a job with another payload.

@@ -3,7 +3,8 @@ The contract between a job and an export; it consists of two small Protocols, `E
 
 The exports themselves are in `steadyworker.exports`, which the rest of the package never imports.
 The export runs in the job's own process (the child).
-That process writes the file to a stage, computes its hash, requests permission to commit, and links the file to the target.
+That process writes the file to a staging folder (the stage), computes the file's hash, and requests permission to commit.
+Then it links the file to the target.
 To reach the ledger and the services of the worker process, the export calls `Services`, which `job.py` implements over the pipe.
 """
 
@@ -78,7 +79,7 @@ class Services(Protocol):
         ...
 
     def staged(self, folder: Path) -> None:
-        """Record on this host that a folder has a stage; a worker process removes the stage if this run cannot."""
+        """Record that a folder has a stage, so that a worker process can remove the stage if this run cannot."""
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

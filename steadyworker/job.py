@@ -205,7 +205,7 @@ class Job(Generic[P, C]):
         Set the job's result, for `Client.status` and `steadyworker show`: a small value, or the place of a large one.
 
         The ledger records the result together with `done`, and deletes it together with the record of the job.
-        So a run that does not end as done has no result, and after several runs the result is that of the run that is done.
+        So only the run that ends as done has a result.
         A second call replaces the result of the first.
         The result is your data, like a checkpoint: SteadyWorker shows it unchanged, so do not put a secret into it.
 
@@ -230,7 +230,7 @@ class Job(Generic[P, C]):
         Raise Interrupt when the worker process is stopping or this run must end; otherwise do nothing.
 
         During a stop, `check` raises at once, but `progress` and `checkpoint` raise only from 13 s before the end of the stop.
-        Call `check` at places where the run can end without lost work; a call is not progress for the stall limit.
+        Call `check` at places where the run can end without lost work; for the stall limit, a call does not count as progress.
         """
         self._link.check(hard=False)
 

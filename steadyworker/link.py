@@ -270,7 +270,7 @@ class Link:
 
     def when_hard(self, action: Callable[[], None] | None) -> None:
         """
-        Set the action to call, from any thread, at the order to end at once.
+        Set the action that the link calls, from any thread, when the order to end at once comes.
 
         If this order has already come, call the action now.
         """

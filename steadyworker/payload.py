@@ -239,7 +239,7 @@ def _described(type_: Any) -> msgspec.inspect.Type:
 
 def _undecodable(kind: msgspec.inspect.Type, path: str, seen: frozenset[int]) -> tuple[str, type] | None:
     """
-    Return the path and the class of the first part that no JSON can be decoded to, or None.
+    Return the path and the class of the first part of the type to which no JSON can be decoded, or None.
 
     A field with a default, and a union with another member, can be decoded without such a part.
     """
@@ -268,7 +268,7 @@ def _undecodable(kind: msgspec.inspect.Type, path: str, seen: frozenset[int]) ->
 
 
 def _fits_json(cls: type) -> bool:
-    """Return whether a value that JSON itself has is an instance of this class, as of `object` or `Sized`."""
+    """Return whether a plain JSON value can be an instance of this class, as for `object` or `Sized`."""
     try:
         return any(issubclass(plain, cls) for plain in (dict, list, str, int, float, bool, type(None)))
     except TypeError:  # a Protocol that is not for run time

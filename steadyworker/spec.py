@@ -66,7 +66,7 @@ class WorkerSpec:
 
     @property
     def has_on_dead(self) -> bool:
-        """True if the Worker has an `on_dead`, so that each job that is given up owes a call of it."""
+        """True if the Worker has an `on_dead`, which a worker process then calls for each job that is given up."""
         return self.cls.on_dead is not Worker.on_dead
 
     @property

@@ -51,12 +51,13 @@ class Worker(Generic[P, C]):
         key_header: The header that holds the job's key, if the sender does not use the header `sw-job-key` for the key.
         unkeyed: The action on a message without a key: "generate" gives the message a new key, "reject" makes the message a dead letter.
         keep_message: True if the ledger keeps the message of a claimed job, so that the job ends even if the broker loses the message.
-        keep_done: How long the ledger keeps a job that is done, once the broker has confirmed its acknowledgement; until then, 14 days.
+        keep_done: How long the ledger keeps a done job after the broker has confirmed the acknowledgement.
+            Without this confirm, the ledger keeps the job for 14 days.
             A key protects for this time: later, a second message with the same key is a new job.
             This time is at least 1 h, because a delayed copy of the message can still be under way.
         keep_dead: How long the ledger keeps a dead job, unless its dead letter is replayed or dropped.
         keep_cancelled: The same for a job that a cancel ended.
-        keep_attempts: How long the ledger keeps the record of a run, with its traceback; it also goes with its job.
+        keep_attempts: How long the ledger keeps the record of a run, with its traceback, but never longer than the job.
         dead_letter_queue: The queue for dead letters, `<queue>.dead` by default.
             Workers of different processes can share a dead-letter queue: each letter names its work queue, and `steadyworker dead`
             shows only the letters of one Worker.
@@ -108,12 +109,12 @@ class Worker(Generic[P, C]):
 
     def on_dead(self, job: Job[P, C], reason: str) -> object:  # noqa: ARG002 - a subclass uses them
         """
-        Receive a job that was given up, for example to alert people; a Worker without this method pays nothing for it.
+        Receive a job that was given up, for example to alert people; a Worker without this method has no extra cost.
 
         A worker process of the queue calls `on_dead` after it has recorded the dead letter: at least once for each such job.
         The call has a slot of its own, with `setup` and `teardown`, and may take 60 s; `on_dead` can be async.
         If the call raises, dies or takes longer, a worker process repeats it after 10 s, 1, 5 and 15 min, and then gives up.
-        If its worker process dies, another one calls again 90 s after the begin of the call.
+        If the worker process dies during the call, another worker process repeats the call 90 s after the call began.
         `job` shows the last run; the job has ended, so its `checkpoint` and `export` raise Interrupt.
         If the payload does not decode, or the ledger has no copy of the message (`keep_message`), `job.payload` is None.
         There is no call for a job that a person cancelled, and none for a dead letter that the broker made by itself.

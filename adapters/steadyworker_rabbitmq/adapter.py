@@ -50,7 +50,7 @@ class RabbitmqAdapter(
     NetworkAdapter[RabbitmqUrl, RabbitmqConsumer, RabbitmqPublisher], PublishesMany, Purges, Renamable
 ):
     """
-    The adapter for one queue of one virtual host and one worker process. The adapter connects at its first use.
+    The adapter that one worker process uses for one queue of one virtual host. The adapter connects at its first use.
 
     Args:
         url: The broker's URL, as the README explains it.

@@ -4,7 +4,7 @@ Counts the messages of a Worker's queues.
 Passive declares count the ready messages and the consumers of a queue, and these counts are exact.
 RabbitMQ 4.3 counts a queue only for a user with a right on it, whichever right; older versions need no right (seen on 4.3.6, 4.0.5).
 But if the leader of a quorum queue does not respond within 250 ms, RabbitMQ reports 0 messages and 0 consumers.
-Only the management API reports that a queue has lost its majority or its leader, and a depth is then an error (seen on 3.10.8, 4.3.6).
+Only the management API reports that a queue has lost its majority or its leader; then `depth` raises an error (seen on 3.10.8, 4.3.6).
 Only the management API counts un-acked messages, and its counts are some seconds old.
 One `depth` sends a passive declare for the work queue, the dead-letter queue and each retry queue: 13 with the default delays.
 It sends one query to the management API, and a second query while a reader holds dead letters.

@@ -172,7 +172,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _judged(error: BaseException) -> Judged | None:  # noqa: C901, PLR0911, PLR0912 - one case per kind of error
-    """Judge an error of pika; return None for every other error."""
+    """Translate an error of pika; return None for every other error."""
     text = repr(error)
     match error:
         case exceptions.ProbableAuthenticationError() if "403" in text and "EXTERNAL" in text:

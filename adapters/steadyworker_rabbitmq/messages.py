@@ -5,7 +5,7 @@ SteadyWorker's headers are text, but AMQP headers have types, and an AMQP messag
 Types and properties survive when a worker publishes the message again (retry, deferral, dead letter, replay):
 
 - A Delivery shows each header as text: numbers, booleans and lists become JSON, and bytes are decoded as UTF-8.
-- A Delivery has one more header, `sw-amqp`. From this header, the next copy gets the values that text cannot express.
+- A Delivery has one more header, `sw-amqp`, which has the values that text cannot express, for the next copy.
   `sw-amqp` has the properties in `_KEPT`, and the exact value of each sender's header that is not text.
   The adapter never publishes `sw-amqp`.
   If the text of a header has changed since the delivery, the adapter publishes the new text.

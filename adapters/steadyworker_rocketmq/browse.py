@@ -1,8 +1,8 @@
 """
-A browse of the work queue: its messages behind the group's places, without a delivery.
+A browse of the work queue: its messages behind the group's offsets, without a delivery.
 
-A pull by another group moves no place, and counts no delivery.
-With `rocketmq:`, a browse also shows the messages that members hold, because their places move only when a message is consumed.
+A pull by another group moves no offset of this group, and does not count as a delivery.
+With `rocketmq:`, a browse also shows the messages that members hold, because an offset moves only when a message is consumed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST = 32
 
 def ready_ones(remoting: Remoting, topics: Iterable[tuple[str, str]], limit: int) -> Iterator[Browsed]:
     """
-    Yield at most `limit` messages of these topics behind the places of these groups, in the order in which brokers stored them.
+    Yield at most `limit` messages of these topics behind the offsets of these groups, in the order in which brokers stored them.
 
     Raises the errors of `Remoting`.
     """

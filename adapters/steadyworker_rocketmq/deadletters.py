@@ -113,7 +113,7 @@ class RocketmqDeadLetters:
 
 
 def letter_topics(names: QueueNames) -> tuple[str, ...]:
-    """Return the topics of a Worker's dead letters: those of the broker, and the Worker's own."""
+    """Return the topics of a Worker's dead letters: the broker's topics, and the Worker's own topic."""
     return f"%DLQ%{names.group}", f"%DLQ%{names.later_group}", names.dead
 
 
@@ -136,7 +136,7 @@ def undropped(remoting: Remoting, topics: Iterable[str], pulls: int) -> int | No
 
 
 def _pages(remoting: Remoting, topic: str, queue: TopicQueue, end: int) -> Iterator[list[tuple[str, Stored]]]:
-    """Yield the messages of a queue up to an offset, those of one pull at a time, each with its place."""
+    """Yield the messages of a queue up to an offset, each with its place; a step yields the messages of one pull."""
     offset = remoting.first(queue, topic)
     while offset < end:
         found, following = remoting.pull(queue, topic, READER, offset)

@@ -1,17 +1,18 @@
 """
-The numbers of a queue's messages, from the places of its group. Only the brokers know them; a proxy reports none.
+The numbers of a queue's messages, from the offsets of its group. Only the brokers know the offsets; a proxy reports none.
 
 | number | `rocketmq+grpc:` | `rocketmq:` |
 |---|---|---|
-| ready | the messages behind the group's places, also in the topics of retries and of delayed messages that are due | the same in the work topic |
+| ready | the messages behind the group's offsets, also in the topics of retries and of delayed messages that are due |
+the same in the work topic |
 | un-acked | not reported | not reported; 0 without members, and known if this adapter is the only member |
 | delayed | the brokers' timer metrics | the brokers' schedule topic, of which at most `PULLS` pulls are read |
 | next due | not reported | the schedule topic |
 | dead | the three topics of dead letters, of which at most `PULLS` pulls are read | the same |
 | age | the first messages of the queues that have ready ones | the same |
 
-With a proxy, the group's place moves when a message is delivered, so the messages that consumers hold are not behind it.
-With locks, the place moves when a message is consumed. No broker reports which queues are locked.
+With a proxy, the group's offset moves when a message is delivered, so the messages that consumers hold are not behind the offset.
+With locks, the offset moves when a message is consumed. No broker reports which queues are locked.
 
 Each topic costs a route, its statistics at each broker, and a question for each queue in which messages wait. A pull reads at most 32 messages.
 """
@@ -70,7 +71,7 @@ class TooManyError(Exception):
 @dataclass(frozen=True, slots=True)
 class WaitingQueue:
     """
-    A queue of a topic that has messages behind the place of a group.
+    A queue of a topic that has messages behind the offset of a group.
 
     Attributes:
         topic: The topic.
@@ -161,7 +162,7 @@ def topics_of(names: QueueNames) -> Iterator[tuple[str, str]]:
 
 
 def waiting_in(remoting: Remoting, topic: str, group: str) -> list[WaitingQueue]:
-    """Return the queues of a topic that have messages behind the group's place; raises the errors of `Remoting`."""
+    """Return the queues of a topic that have messages behind the group's offset; raises the errors of `Remoting`."""
     queues = remoting.route(topic) or []
     places: dict[RocketmqBroker, Mapping[int, Place]] = {}
     found = []
@@ -186,7 +187,7 @@ def waiting_in(remoting: Remoting, topic: str, group: str) -> list[WaitingQueue]
 
 
 def scheduled_in(remoting: Remoting, broker: RocketmqBroker) -> dict[int, tuple[int, int]]:
-    """Return, for each delay level of a broker, the offset of the first message that is not due yet, and the end, if there are such messages."""
+    """Return, for each delay level with messages that are not due yet, the offset of the first one, and the end."""
     due = dict(_pairs(_LEVEL, remoting.ask(broker.address, _DELAY_OFFSETS).body))
     body = remoting.ask(broker.address, _TOPIC_STATISTICS, {"topic": SCHEDULE}).body.decode("utf-8", "replace")
     found = {}

@@ -29,7 +29,7 @@ def of_broker(name: str, address: Address, servers: object) -> Hop:
 
 
 def of_members(proxy: Address) -> Hop:
-    """Return the hop for the remoting port of a proxy. The URL names the port, or it is the default port."""
+    """Return the hop for the remoting port of a proxy. The URL names this port; otherwise it is the default port."""
     return Hop(f"{proxy}, the remoting port of a proxy")
 
 

@@ -88,7 +88,7 @@ class WireMessage:
         """
         Return a copy of the message that a proxy accepts. The copy has the id and the time of the original.
 
-        A proxy can deliver a message of another application, and refuse the same message from a client.
+        A proxy can deliver another application's message, but refuse a copy of this message that a client sends.
         Such a message has empty texts, control characters, or too many headers.
         """
         delivery = delivery_of(0, "", "", self, id_, Redelivered.UNKNOWN, sent_at)

@@ -230,7 +230,7 @@ class Remoting:
         return part(reply.table(), "table", dict) if reply.code == _SUCCESS else {}
 
     def behind(self, broker: RocketmqBroker) -> int:
-        """Return the number of bytes in this broker's log that the broker has not added to its queues yet; 0 if the broker does not report it."""
+        """Return the number of bytes in this broker's log that are not in its queues yet; 0 if the broker does not report it."""
         behind = str(self.runtime(broker).get("dispatchBehindBytes"))
         return int(behind) if behind.isdecimal() else 0
 

@@ -198,7 +198,7 @@ def delivery_of(epoch: int, received: ReceivedMessage) -> Delivery:
     """
     Convert a received message to a Delivery.
 
-    The Delivery's id names this delivery of the message alone, so a second settlement does nothing.
+    The Delivery's id identifies only this one delivery, so a second settlement does nothing.
     """
     first = Redelivered.NO if received.certain else Redelivered.UNKNOWN
     return Delivery(

@@ -51,7 +51,7 @@ _SILENT = 4.0
 
 class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], PublishesMany, Renamable, Browses):
     """
-    The adapter for one queue of one broker and one worker process. The adapter connects at its first use.
+    The adapter that one worker process uses for one queue of one broker. The adapter connects at its first use.
 
     Args:
         url: The broker's URL, as the README explains it.

@@ -2,7 +2,7 @@
 A browse of the work queue: its messages without a delivery.
 
 Classic has browsers over STOMP. They show the messages that consumers hold, too, and no delayed messages.
-Artemis ignores the header `browser`, so the adapter asks its management for the messages. Their bodies do not travel.
+Artemis ignores the header `browser`, so the adapter asks its management for the messages. The reply has no bodies.
 In a list of messages, Artemis cuts a header of more than 256 characters, and the browse leaves out such a header.
 Artemis lists the first 200 messages at most (`management-browse-page-size`), and all delayed messages.
 """

@@ -34,7 +34,7 @@ class Dialect:
         unshown: Returns why a message's content did not arrive, although the broker has the content; None if the content arrived.
         moves_refused: After a NACK, the broker moves the message to its dead letters.
             Classic cannot move a message if there is no queue for dead letters, or if this queue refuses the message.
-            Classic then confirms the NACK all the same, and the message is lost.
+            Classic then still confirms the NACK, and the message is lost.
             So NACK is only for a message without its content (`adapter.capabilities`).
     """
 

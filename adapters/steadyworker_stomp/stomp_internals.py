@@ -333,7 +333,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
             self.notify("message", f)
 
     def transmit(self, frame: Any) -> None:
-        """Write a frame. stomp.py's own method would write the frame to the log, the password included."""
+        """Write a frame. stomp.py's own method would write the frame to the log, with the password."""
         self.send(b"".join(convert_frame(frame)))
 
     def receive(self) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride] - stomp.py's own has no result
@@ -425,7 +425,7 @@ class _Transport(BaseTransport):  # type: ignore[misc]
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # The method of TLS would wait for the peer.
 
     def is_connected(self) -> bool:
-        """Return True, so that stomp.py does not check. The writes show whether the socket is connected."""
+        """Return True, so that stomp.py does not check the socket: if the socket is not connected, a write fails."""
         return True
 
     def disconnect_socket(self) -> None:

@@ -4,7 +4,7 @@ Actions: what a person does with jobs, dead letters and queues.
 The command line, `Client` and other programs share these actions.
 Each action works on one queue, and can be repeated: a second call changes only what the first call has not changed.
 An action on many jobs handles one job after the other, and reports each of them.
-If broker or ledger fails in the middle, the action ends with a `ActionReport`, which has the finished jobs and the error.
+If the broker or the ledger fails during an action, the action ends with an `ActionReport` of the finished jobs and the error.
 The jobs after that point are unchanged; a repeated action handles them.
 
 After its effect, each action writes an entry to the ledger's log of actions: the person, the action, the jobs, their number.

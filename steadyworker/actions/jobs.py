@@ -25,13 +25,13 @@ _ROUNDS = 5
 @dataclass(frozen=True, slots=True)
 class JobChoice:
     """
-    The conditions of a choice of jobs; a chosen job fits all of them.
+    The conditions of a selection of jobs; a selected job meets all of them.
 
     Attributes:
-        states: The job has one of these states; any state without one.
+        states: The job has one of these states; if the tuple is empty, every state counts.
         since: The job was recorded, started or ended at this time (seconds since 1970) or later.
         text: The job's key, note, reason or error contains this text, in capital or small letters.
-        marked: The job has a cancel mark, or has none.
+        marked: True for jobs with a cancel mark, False for jobs without a cancel mark.
     """
 
     states: Collection[JobState] = ()
@@ -53,7 +53,7 @@ class JobActions(QueueActions):
     """
     The actions on the jobs of one queue.
 
-    Each method that names no error reports an error in its `ActionReport`, and raises none.
+    A method whose docstring names no error raises none: it reports errors in its `ActionReport`.
     """
 
     def ids(self, keys: Sequence[str]) -> list[JobId]:
@@ -124,7 +124,7 @@ class JobActions(QueueActions):
 
     def reschedule(self, ids: Sequence[JobId], delay: float, each: Each = no_report) -> ActionReport:
         """
-        Let these jobs, which wait for a retry, run in `delay` seconds, sooner or later than they would.
+        Set a new time for these jobs, which wait for a retry: they run in `delay` seconds.
 
         The ledger records the new time first, and then the broker gets a message with the next hop.
         So the message that is on its way counts as a duplicate.
@@ -201,7 +201,11 @@ def cancelled(ledger: Ledger, id: JobId, reason: str) -> JobState | None:
 
 
 def needs_no_message(row: Row) -> str:
-    """Return why a job needs no message now, with the remedy: a clause whose subject is the job; empty if the job waits for a message."""
+    """
+    Return why a job needs no message now, with the remedy; empty if the job waits for a message.
+
+    The text is a clause whose subject is the job.
+    """
     queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     match row.state:
         case State.DONE:

@@ -18,13 +18,13 @@ Identity = tuple[str, int, str, str]
 @dataclass(frozen=True, slots=True)
 class LetterChoice:
     """
-    The conditions of a choice of dead letters; a chosen letter fits all of them.
+    The conditions of a selection of dead letters; a selected letter meets all of them.
 
     Attributes:
         error_class: The last error's class has this name, such as `ValueError`.
         reason: The reason or the last error contains this text, in capital or small letters.
         since, before: The job died at `since` or later, and earlier than `before`, in seconds since 1970.
-            A letter without a time fits neither.
+            A letter without a time meets neither condition.
     """
 
     error_class: str = ""
@@ -86,7 +86,7 @@ class LetterActions(QueueActions):
         each: Callable[[Replayed], None] = lambda _: None,
     ) -> ActionReport:
         """
-        Replay dead letters, as `DeadLetterQueue.replay` does: those of these keys, only those that were `chosen`, or all.
+        Replay dead letters, as `DeadLetterQueue.replay` does: the letters of these keys, the letters that `chosen` returned, or all.
 
         Raises SteadyWorkerError if nothing was replayed: a key has no dead letter, or the broker has no delays.
         """
@@ -131,7 +131,7 @@ class LetterActions(QueueActions):
         each: Callable[[DeadLetter], None] = lambda _: None,
     ) -> ActionReport:
         """
-        Drop dead letters, as `DeadLetterQueue.drop` does: those of these keys, only those that were `chosen`, or all.
+        Drop dead letters, as `DeadLetterQueue.drop` does: the letters of these keys, the letters that `chosen` returned, or all.
 
         Raises SteadyWorkerError if nothing was dropped, because a key has no dead letter.
         """

@@ -94,7 +94,7 @@ class QueueActions:
         each: Each,
         detail: str = "",
     ) -> ActionReport:
-        """Handle one after the other, until an error; then write the entry of this action, and return the report."""
+        """Handle one job after the other, until an error; then log the action, and return the report."""
         handled: list[Handled] = []
         error: SteadyWorkerError | None = None
         try:

@@ -197,7 +197,7 @@ class Connections:
         return FoundJob(JobId(namespace, queue.name, key, round_ or 0), away)
 
     def ask_soon(self, question: Callable[[], Answer]) -> Answer:
-        """Return the answer to a question to the broker; raise BrokerUnavailable if there is none within seconds."""
+        """Ask the broker a question, and return the answer; raise BrokerUnavailable without an answer in time."""
         return self._questions.ask(question)
 
     def _bound_namespace(self, queue: JobQueue, error: BrokerUnavailable) -> str:

@@ -118,8 +118,8 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     Then any process with one of these addresses may be the first.
 
     Raises:
-        ConfigError: Namespace and queue are bound to another broker, or an operator seems to have renamed the broker,
-            or worker processes live under another name that this broker may have, or `--namespace` lists another broker.
+        ConfigError: Namespace and queue are bound to another broker, or `--namespace` lists another broker.
+            An operator seems to have renamed the broker, or worker processes live under another name that this broker may have.
         BrokerUnavailable: The broker does not respond.
     """
     identity, namespace = adapter.identity(), options.namespace

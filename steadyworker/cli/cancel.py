@@ -72,14 +72,14 @@ def command(
     """
     Cancel jobs that are running, waiting, or not yet received.
 
-    Name the jobs by KEYs, or choose them: --state, --since and --grep narrow the choice down, --all takes every unfinished job.
-    Before a choice is cancelled, the command shows how many jobs it has, and asks.
+    Name the jobs by KEYs, or select them: --state, --since and --grep narrow the selection, and --all selects every unfinished job.
+    Before the command cancels a selection, it shows the number of jobs, and asks.
 
-    A running job receives the cancellation within 2 s, and from now on can commit no export.
+    A running job receives the cancel within 2 s, and can commit no further export.
     A job that waits does not run when its message arrives.
     A key that the ledger does not know can be cancelled too, for messages that arrive within 14 days.
     Every cancelled job becomes a dead letter.
-    To stop a job, cancel it; a purge of its queue does not stop it, because the ledger keeps its message.
+    A purge of the queue does not stop a job, because the ledger keeps the job's message.
 
     --undo removes a cancel from jobs that wait. A running job may have received it already, so its cancel stays.
     Exit code 1 means that a job had already ended, that a cancel could not be undone, or that there is no such queue.

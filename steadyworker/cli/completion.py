@@ -2,7 +2,7 @@
 Shell completion of Workers, queues and keys.
 
 Workers are found in the source of the working directory, without an import, because a module can do anything at its import.
-Queues and keys come from the ledger of the settings; if anything fails, nothing is offered.
+Queues and keys come from the ledger of the settings; if a step fails, the completion offers nothing.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def is_terminal() -> bool:
 
 def finish(report: ActionReport, noun: str, done: str) -> ActionReport:
     """
-    Print how far the action came, if an error ended it; print a warning if the log of actions has no entry; return the report.
+    Print the number of handled jobs if an error ended the action; warn if the action is not logged; return the report.
 
     Raises the error of the report.
     """

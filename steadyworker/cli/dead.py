@@ -98,7 +98,7 @@ def command() -> None:
 
     Several copies of one job count as one dead letter.
     A letter is gone if another tool dropped it, or if the dead-letter queue was purged or deleted.
-    The ledger keeps the message of a dead job for 90 days (`keep_dead`), so KEY still selects such a job; --all leaves it alone without --gone.
+    The ledger keeps the message of a dead job for 90 days (`keep_dead`), so KEY still selects such a job; --all selects it only together with --gone.
     """
 
 
@@ -180,8 +180,8 @@ def replay(
     """
     Put dead letters back into their work queue.
 
-    Name them by KEYs, or choose them: --error-class, --reason, --since and --before narrow the choice down, --all takes all.
-    Before a choice is replayed, the command shows how many letters it has, and asks; with --all, it asks only at a terminal.
+    Name them by KEYs, or select them: --error-class, --reason, --since and --before narrow the selection, and --all selects all.
+    Before the command replays a selection, it shows the number of letters, and asks; with --all, it asks only at a terminal.
 
     Each job starts its next round, with all counters at zero.
     The command records the new round in the ledger first: then the job runs even if its message is lost.
@@ -229,10 +229,10 @@ def drop(
     as_json: bool,
 ) -> None:
     """
-    Remove dead letters permanently, with all their copies, also the ledger's.
+    Remove dead letters permanently, with all their copies, including the ledger's copy.
 
-    Name them by KEYs, or choose them: --error-class, --reason, --since and --before narrow the choice down, --all takes all.
-    Before a choice is dropped, the command shows how many letters it has, and asks; with --all, it asks only at a terminal.
+    Name them by KEYs, or select them: --error-class, --reason, --since and --before narrow the selection, and --all selects all.
+    Before the command drops a selection, it shows the number of letters, and asks; with --all, it asks only at a terminal.
     After that, the keys of these dead letters can be used again.
     """
 

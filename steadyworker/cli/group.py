@@ -1,4 +1,4 @@
-"""A group of commands: a misspelt command is answered with the nearest known name, and each command's own options come first."""
+"""A group of commands: the error for an unknown command names a similar one, and a command's own options come first."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def state_text(job: ListedJob) -> str:
 
 
 def why(job: ListedJob, now: float) -> str:
-    """Return the text of the column WHY: the time left, the cause of the job's state, a wait or delay, the last error, and the remedy."""
+    """Return the text of the column WHY: the time left, the cause of the job's state, the last error, and the remedy."""
     row, orphan = job.row, job.orphan
     left = time_left(job.progress, now) if row.state is State.RUNNING else None
     crashes, losses = row.counters.crashes, row.counters.losses

@@ -179,7 +179,7 @@ def _watch(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
 
 
 def watched(picture: Callable[[], Group]) -> None:
-    """Show a picture, and refresh it until Ctrl-C."""
+    """Show a screen, and refresh it until Ctrl-C."""
     try:
         with Live(picture(), auto_refresh=False) as live:
             while True:

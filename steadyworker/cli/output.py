@@ -29,7 +29,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _EXACT = 1e15  # a float of this size or more is no exact count
 _PADDING = 3  # characters between two columns on a terminal
 _GAP = 2  # characters between two columns of a screen
-_TEXT_SHARE = 0.28  # of a screen's width, which its last column has at least
+_TEXT_SHARE = 0.28  # the least part of a screen's width for the last column
 _EMPTY = ("", "–")
 
 
@@ -40,10 +40,10 @@ class Column:
 
     Attributes:
         title: The text above it.
-        right: Whether its cells are at its right edge.
+        right: True if its cells are aligned to the right.
         styles: The colour on a terminal, by the first word of a cell.
         rank: A screen that is too narrow leaves out the columns of the highest rank first, but never one of rank 0.
-        least: The width to which a narrow screen cuts the column; 0 if it cuts nothing from it.
+        least: The width to which a narrow screen cuts the column; 0 if a screen never cuts it.
         most: The largest width on a screen.
     """
 
@@ -123,8 +123,9 @@ def screen(
     """
     Yield the lines of a table for a terminal of this width: the titles, and one line a row.
 
-    Columns without a value are left out, and those that have no room; the last column gets the rest of the width.
-    What does not fit into a cell ends with "…"; if the last cell is cut, the row's text in `details` follows on a line of its own.
+    A column that has no value, or for which there is no room, is left out; the last column gets the rest of the width.
+    A text that does not fit into its cell ends with "…".
+    If the last cell is cut, the row's text in `details` follows on the next line.
     """
     cells = [[_cell(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
     shown = [

@@ -114,9 +114,9 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    List what waits in each queue: all queues of the ledger, or only these.
+    List what waits in each queue: in all queues of the ledger, or only in the named queues.
 
-    The numbers are those that a worker process has recorded within the last 30 s; otherwise the broker is asked now.
+    The command shows the numbers that a worker process has recorded within the last 30 s; if there are none, it asks the broker.
     A number that the broker does not report is never shown as 0.
     """
     if watch and as_json:
@@ -171,7 +171,7 @@ def _measure(links: Connections, options: Options, named: dict[str, JobQueue]) -
         wanted = named.get(queue) or job_queue(queue, options)
         try:
             adapter = links.adapter(wanted)
-            there = adapter.exists()  # asked first, because to ask for the identity can create a broker that is a file
+            there = adapter.exists()  # first, because the question for the identity can create a broker that is a file
             if not namespace:
                 typo = not there and isinstance(wanted.opened_as, str)
                 return Depth.unknown(_no_queue(links, queue)) if typo else adapter.depth()

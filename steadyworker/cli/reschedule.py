@@ -1,4 +1,4 @@
-"""`steadyworker reschedule`: lets jobs that wait for a retry run at another time."""
+"""`steadyworker reschedule`: sets a new time for jobs that wait for a retry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Examples:
 @click.pass_context
 def command(ctx: click.Context, options: Options, *, target: str, keys: Sequence[str], delay: float) -> None:
     """
-    Let jobs that wait for a retry run at another time, sooner or later than they would.
+    Set a new time for jobs that wait for a retry, sooner or later than the present one.
 
     The delay begins now, and is the least time: a broker with delay levels rounds it up.
     The message that the broker still delays then counts as a duplicate.

@@ -40,8 +40,8 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, verb
     """
     Show the story of one job: its state, what it needs, its runs, and what people did.
 
-    The worker process records each run, and for a day the events of its connection.
-    The last 20 runs of each round are kept as long as the job.
+    The story has the last 20 runs of each round, and the events of the connection within the last day.
+    The ledger keeps these runs as long as the job.
     Exit code 1 means that the ledger has no such job.
     """
     queue = job_queue(worker_or_queue(target), options).name

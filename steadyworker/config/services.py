@@ -46,7 +46,7 @@ def all_options() -> tuple[Option, ...]:
 
 def options_for(names: Collection[str]) -> tuple[Option, ...]:
     """
-    Return the settings of the core, and those of each service whose settings are among the given names.
+    Return the settings of the core, and all settings of each service for which one of these names is a setting.
 
     If no setting has one of the names, return all settings, because one of them may have a similar name.
 

@@ -1,5 +1,5 @@
 """
-Diagnosis: from a line in a log to its cause, and from the bytes of a connection to the end that broke the connection.
+Diagnosis: finds the cause of a line in a log, and finds from a connection's bytes the end that broke the connection.
 
 Two commands are in this package: `steadyworker explain` reads logs, and `steadyworker trace` reads connections.
 Neither command needs a broker, a ledger or a worker of SteadyWorker.

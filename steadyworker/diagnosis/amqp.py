@@ -327,7 +327,7 @@ def _show_more(items: list[Item], following: bytes) -> None:
 
 
 def _specification() -> tuple[Mapping[int, Signature], tuple[tuple[int, tuple[str, str]], ...]]:
-    """Return pamqp's methods by their class and number, and its properties by their bit."""
+    """Return pamqp's methods, by class and number, and pamqp's properties, by bit."""
     try:
         from pamqp import commands
     except ImportError as error:

@@ -6,7 +6,7 @@ The TCP connections in a file of captured packets, such as `tcpdump -w` writes.
 `read_capture` returns what happened on the connections of one port, in the order of the packets.
 Its records have the same form as the relay's records.
 `read_capture` puts the segments of each direction in order, and leaves out bytes that were sent or captured twice.
-`read_capture` skips bytes that were never captured as soon as the other end has acknowledged them.
+If the other end has acknowledged bytes that were never captured, `read_capture` skips these bytes at once.
 It also skips such bytes if too many later bytes wait for them, and at the end of the connection or of the capture.
 A connection that was open before the capture began is `joined`: its first captured byte can be anywhere in a frame.
 Times are in seconds since 1970.

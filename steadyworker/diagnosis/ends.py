@@ -58,7 +58,7 @@ class End:
         self.ready = True
 
     def wants(self) -> int:
-        """Return the events that the end itself needs from epoll; a socket becomes writable when it is connected."""
+        """Return the epoll events that this end itself waits for; a socket becomes writable when it is connected."""
         return 0 if self.ready else select.EPOLLOUT
 
     @property

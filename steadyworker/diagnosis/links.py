@@ -65,7 +65,7 @@ class RelayLink:
         self._tried = 1
 
     def of(self, end: End) -> tuple[Flow, Flow]:
-        """Return the direction from an end, and the direction to this end."""
+        """Return two directions: the direction in which this end sends, and the direction in which this end receives."""
         return (self.up, self.down) if end is self.client else (self.down, self.up)
 
     def next_address(self, count: int) -> int | None:

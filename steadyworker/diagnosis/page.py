@@ -1,5 +1,5 @@
 """
-The page of a trace: one HTML file to attach to a ticket; for a trace of any length, the page has less than 300 kB.
+The page of a trace: one HTML file to attach to a ticket, of less than 300 kB for a trace of any length.
 
 `wire.py` describes the events:
 

@@ -323,7 +323,7 @@ class Relay:
             self._close(link, self._clock())
 
     def _broken(self, flow: Flow, now: float) -> None:
-        """React to a write that failed: the target is gone, but bytes that it sent earlier may still have to pass."""
+        """Handle a failed write: the target receives no more, but earlier bytes from the target may still have to pass."""
         link, back = flow.link, flow.link.of(flow.target)[0]
         flow.broken = flow.ended = True
         flow.pending = b""
@@ -349,7 +349,7 @@ class Relay:
         self._abort(link)
 
     def _failed(self, link: RelayLink, end: End) -> None:
-        """React to an event of an end that is not read now; the event is a reset, or only the end of both directions."""
+        """Handle an event of an end that is not read now; the event is a reset, or only the end of both directions."""
         out, _ = link.of(end)
         number = end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:

@@ -17,7 +17,7 @@ If a header is repeated, its first value counts.
 The reader holds at most the command and the headers of one frame, up to a maximum size.
 The reader only counts the bytes of a body.
 The version decides which escapes exist: `\n`, `\c` and `\\` since 1.1, and `\r` since 1.2.
-A frame that connects has no escapes.
+The frames CONNECT and CONNECTED have no escapes.
 A `Flaw` never shows bytes of a body or of a login.
 """
 

@@ -129,7 +129,7 @@ class LogFinding:
         times: The number of incidents, plus the repetitions of the root within an incident.
         first: The first sighting of the root.
         last: The last sighting of the root.
-        values: The number of times that each value of each group of the root was seen.
+        values: For each group of the root's pattern, the values that were seen, each with its number of sightings.
     """
 
     entry: Entry

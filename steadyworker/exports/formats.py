@@ -124,7 +124,7 @@ class Csv:
         decimal_comma: Write `1,5` for `1.5`; this needs a delimiter other than the comma.
         dates: The pattern of a date, in the notation of `patterns.py`.
         moments: The pattern of a date with a time.
-        zone: The time zone, like "Europe/Berlin", to which moments with a zone are converted.
+        zone: The time zone to which moments with a zone are converted, like "Europe/Berlin".
         compression: "gzip" or None; a file name that ends in `.gz` also sets "gzip".
 
     Raises:

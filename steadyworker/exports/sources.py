@@ -17,7 +17,7 @@ class Source:
 
     The iteration raises ExportRejected for an item that is neither a row nor a batch.
     The iteration also raises this error for a row with too few or too many values.
-    The third case is a value that Python cannot represent.
+    It also raises this error for a value that Python cannot represent.
     """
 
     def __init__(self, items: Iterable[Any], columns: Sequence[str]) -> None:

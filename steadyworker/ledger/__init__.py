@@ -8,7 +8,7 @@ Beside the row, the ledger keeps the job's message, so a claimed job does not de
 It also keeps the last 20 runs of the job, for people; the section "Attempts" explains them.
 No event of a connection changes a row, so no event of a connection starts a job again.
 
-`base` has the Protocol of all ledgers, and `facts` has what a ledger records for people, which decides nothing.
+`base` has the Protocol of all ledgers, and `facts` has the records for people, which decide nothing.
 `sqlite` implements this Protocol for one host, and `postgres` for a fleet; `shared` has the code that both use.
 `steadyworker.testing.memory_ledger` implements the Protocol for tests.
 
@@ -33,11 +33,11 @@ Then they publish a message with the next hop, for which the row now waits; the 
 A retry that arrives also claims a row that is still `moving`, because the arrival proves that the publish succeeded.
 A claim of a job whose owner is gone leaves the row `running`, with a new owner.
 `Client.cancel` sets a cancel mark in the job's row.
-If the job has no row, `Client.cancel` inserts an `interrupted` row, which fits a message with any body.
+If the job has no row, `Client.cancel` inserts an `interrupted` row, which accepts a message with any body.
 Each worker process reads the marks of its running jobs every 2 s, in one query; the same query reads the pauses of queues.
 If a job has a cancel mark, the ledger refuses every commit of the job's exports, so an accepted cancel stops every later commit.
 If a job already has a mark at its claim, the job does not run, and becomes a dead letter.
-`cancel --undo` removes the mark of an `interrupted` or `moved` row, because no run can have read it; a row that only holds a mark goes with it.
+`cancel --undo` removes the mark of an `interrupted` or `moved` row, because no run can have read it; a row that only holds a mark is deleted with the mark.
 
 Decision table
 --------------
@@ -89,11 +89,11 @@ The runner claims the job only after the copy's confirm, so a row never waits fo
 
 A job whose message is lost
 ---------------------------
-The transaction of a claim also stores the job's message: its body, its headers, and all other facts of the delivery that a handler can see.
+The transaction of a claim also stores the job's message: the body, the headers, and all other facts that a handler can see.
 The transaction that records `done` deletes the message.
 In all other cases, the ledger deletes the message together with the row.
 A `dead` job keeps its message for a replay.
-So the job can run after any loss of the broker's copy: by a purge, an expiry, a delivery limit, a lost disk, or a defect of the broker.
+So the job can run after any loss of the broker's copy, such as a purge, an expiry, a delivery limit or a lost disk.
 
 The state of a claimed row determines when a message of its job must come:
 
@@ -128,7 +128,7 @@ The log line `message_lost` names the job's last worker process, and what become
 
 In two cases, no worker process runs such a job by itself.
 The commands `jobs` and `check` list the job.
-As soon as no message waits in the queue, a worker process also reports the job, one time. The two cases are:
+As soon as no message waits in the queue, a worker process also reports the job once. The two cases are:
 
 - *Old record.* After the last claim of the job, the ledger went back in time, or for an hour the queue had no registered owner.
   A restored backup, or a fail-over without the last commits, makes a ledger go back in time.
@@ -159,10 +159,10 @@ A row that `cancel` inserted for a job that was never claimed is no orphan.
 A paused queue
 --------------
 A person pauses a queue with `Facts.pause`; the pause stays in the ledger until a person ends it.
-Each worker process of the fleet then sets the prefetch of this queue to 0: within 2 s if a job runs here, otherwise within 4 s.
+Each worker process of the fleet then sets the prefetch of this queue to 0: within 2 s if the process runs a job, otherwise within 4 s.
 The process keeps its connection, its jobs go on, and the process is ready.
 A process that starts during the pause, or whose ledger comes back, reads the pause before it receives a message.
-A process of a version without pauses does not obey.
+A worker process of an older version, which does not know pauses, ignores the pause.
 The broker keeps the messages meanwhile, so retries and scheduled jobs wait, too.
 
 The holder of a row
@@ -205,7 +205,8 @@ The default is `finish` for a ledger of one host, and `stop` for all others.
 
 Proof of death
 --------------
-A worker process holds a lock on a file that has the owner id as its name; the process's slot children and guard share the lock.
+A worker process holds a lock on a file whose name is the owner id.
+The slot children and the guard of the process share the lock.
 When the worker process dies, the guard first kills every process that the children have started, and then ends.
 The kernel frees the lock when all processes that share it are dead.
 So a process that gets the lock has proof that these processes are dead, and need not wait for the end of the lease.
@@ -234,13 +235,14 @@ If a Worker has an `on_dead`, the write that decides on a dead letter also recor
 The call is due when the row is `dead`, so when the dead letter is confirmed.
 Each worker process of the queue asks for due calls; `Ledger.next_call` gives a call to one process for 90 s.
 If this process dies, the call is due again after this time, so a job that was given up has at least one call.
-Nothing else waits for a call, and a call decides nothing.
+No job and no settlement waits for such a call, and the call changes no decision.
 
 Attempts
 --------
 Each run of a job is an *attempt*: where and why it began, how it ended, its traceback, and the peak of its memory.
 The transaction of the claim records the start, and the transaction that records the run's outcome also records its end.
-A run that ends without an outcome has no end; the next claim of the job, or the take-over of a job that was lost too often, records it as `lost`.
+A run that ends without an outcome has no end.
+The next claim of the job records such a run as `lost`, and so does the take-over of a job that was lost too often.
 `Ledger.facts` returns the attempts (`steadyworker.ledger.facts`).
 Attempts decide nothing: the decision table and all writes of the runner read only the row.
 So a missing attempt does no harm; a worker process of an earlier version records none.
@@ -258,7 +260,8 @@ Retention of rows
 - The message of a job: until the job is `done`, and never longer than its row.
 - The result of a job that is `done`: as long as its row.
 - An owed call of `on_dead`: until a process has made it, or has tried five times, and never longer than its row.
-- Facts: events of links, commands and depths for a day, counts of a minute for two days, actions for 90 days, and a pause until a person ends it.
+- Facts: events of links, commands and depths for a day, counts of a minute for two days, and actions for 90 days.
+- A pause: until a person ends it.
 
 The first claim of a replay (round + 1) copies the checkpoint from the row of the previous round.
 
@@ -266,7 +269,8 @@ Guarantees
 ----------
 The guarantees hold if each message has a key, and a key names one piece of work.
 All consumers of a queue must share one ledger, and the ledger must keep its commits.
-Until the first claim of a job, the broker must keep the job's message; after the claim, the ledger keeps this message, unless `keep_message` is False.
+Until the first claim of a job, the broker must keep the job's message.
+After the claim, the ledger keeps this message, unless `keep_message` is False.
 
 1. Every claimed job ends in `done`, or in `dead` with a reason, and never in both, whatever happens to its message.
 2. At most one run of a job at a time can write a checkpoint, commit an export or record an outcome.

@@ -133,7 +133,7 @@ class KeptMessage(Struct, frozen=True):
 
 class Began(Struct, frozen=True):
     """
-    Where and why a run begins, for people (`steadyworker.ledger.facts.Attempt`).
+    The facts about the start of a run, for people (`steadyworker.ledger.facts.Attempt`).
 
     Attributes:
         slot: The number of the slot within the Worker.
@@ -148,14 +148,14 @@ class Began(Struct, frozen=True):
 
 class Ending(Struct, frozen=True):
     """
-    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text but the result has a recognised secret.
+    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); recognised secrets are removed from all texts except the result.
 
     Attributes:
         outcome: The name of the outcome.
         reason, error_class, error_text: Why the run ended so.
         traceback: The traceback of a failure, at most 16 KiB.
         peak_memory: The peak of the run's resident memory in bytes, or None.
-        result: The JSON text of the job's result, which only the end of a job that is done has.
+        result: The JSON text of the job's result; only a job that is done has a result.
     """
 
     outcome: str
@@ -233,7 +233,7 @@ class Progress(Struct, frozen=True):
 
     `before` is an earlier sample of the same run, as (at, done), so that people can compute the rate of the last minutes.
     The earlier sample is at least 60 s older; as long as the run has no such sample, `before` is None.
-    The ledger makes `before` from the samples that it receives, and ignores it in a sample that it receives.
+    The ledger computes `before` from earlier samples, and ignores the value of `before` in a sample that it receives.
     """
 
     done: float | None
@@ -417,7 +417,7 @@ class Ledger(Protocol):
         ...
 
     def distrust(self) -> None:
-        """Make every present row an old record, because a job has shown that the ledger went back in time; trust later claims."""
+        """Make every present row an old record, because a job has shown that the ledger went back in time."""
         ...
 
     def deferred(self, id: JobId, delay: float) -> None:
@@ -593,7 +593,7 @@ class Ledger(Protocol):
         """
         Set a cancel mark, and return the job's state, or None if the job had no row.
 
-        A job without a row gets an `interrupted` row, which fits a message with any body.
+        A job without a row gets an `interrupted` row, which accepts a message with any body.
         `purge` deletes this row 14 days after the last cancel, if no message has claimed the row.
         A job that is `done` or `dead` stays as it is.
         """
@@ -603,7 +603,7 @@ class Ledger(Protocol):
         """
         Remove the cancel mark of a job without a run: of an `interrupted` or `moved` job.
 
-        A row that `cancel` inserted, and that no message has claimed, goes with its mark.
+        A row that `cancel` inserted, and that no message has claimed, is deleted with its mark.
         Return False if the job has no mark, or if a worker process may have read the mark; the ledger then changes nothing.
         """
         ...

@@ -4,8 +4,8 @@ The facts that people read: the attempts of a job, the reports of worker process
 A fact decides nothing: neither the decision table nor any write of a job reads a fact.
 Two facts have an effect, and only on the prefetch: a pause of a queue, and a command to one worker process.
 The transactions of a job record its attempts.
-A worker process records its other facts beside its renewals, never in the transaction of a job.
-If the ledger does not respond then, the process drops these facts, so screens have a gap, and jobs go on.
+A worker process records all other facts in separate calls, never in the transaction of a job.
+If the ledger does not respond then, the process drops these facts: the lists of `steadyworker` then have a gap, but jobs go on.
 
 Every text passes `steadyworker.text.plain_text`, so no recognised secret reaches the ledger, and a long text is cut.
 The ledger's clock sets the time of a pause, a command, an action and a depth; a worker process sets the other times.
@@ -254,7 +254,8 @@ class Facts(Protocol):
         """
         Return the last runs of a job, the oldest first, at most `MOST_ATTEMPTS`.
 
-        They go with the job's row; a run that a worker process of an earlier version began is missing.
+        The ledger deletes the attempts together with the job's row.
+        If a worker process of an earlier version began a run, its attempt is missing.
         """
         ...
 
@@ -332,7 +333,7 @@ class Facts(Protocol):
         """
         Return whether this process may measure the depth of this queue now.
 
-        One call of a fleet returns True in each period of `every` seconds.
+        In each period of `every` seconds, only one call in the whole fleet returns True.
         """
         ...
 

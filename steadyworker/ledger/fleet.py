@@ -1,7 +1,7 @@
 """
 The worker processes of a ledger, and what each of them needs; for people.
 
-A process that ends in good order unregisters itself, so a registered process that is gone has died.
+A process unregisters itself at a normal end, so a registered process that no longer exists has died.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bo
     """
     Return the worker processes, those in trouble first.
 
-    Without `every`, leave out a process that is gone if it holds no job, and a living process has its host and its queues.
+    Without `every`, leave out a dead process that holds no job, if a living process has the same host and the same queues.
     """
     times = times or Times()
     seen = ledger.owners()

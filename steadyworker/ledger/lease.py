@@ -90,7 +90,8 @@ class Keeper:
        An owner that `holds` a delivery still counts as a consumer, so the keeper then registers the queue without the suffix.
     6. The broker can count one owner as several consumers of a queue (`consumers`); the keeper registers the queue that many times.
     7. The keeper calls `went_back` if `register` reports that the ledger went back in time.
-    8. The keeper registers the owner with its `report`, passes its commands to `obey`, and calls `write_facts` after each quick renewal.
+    8. The keeper registers the owner together with the owner's `report`, and passes commands for the owner to `obey`.
+       After each quick renewal, the keeper calls `write_facts`.
     """
 
     def __init__(

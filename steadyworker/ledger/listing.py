@@ -1,9 +1,9 @@
 """
-The order of a listing of jobs, the truth about each job's worker process, and what a job needs; for people.
+The order of a listing of jobs, the state of each job's worker process, and what a job needs; for people.
 
-A listing begins with the jobs that need a person, so that its first page is enough at night.
-Then come the jobs that run, those that wait for a retry, those that were snoozed, those that were interrupted, and those that ended.
-Each group is newest first; of a key whose job has ended in several rounds, it has only the last round.
+A listing begins with the jobs that need a person, so an operator need only read its first page.
+Then come running jobs, jobs that wait for a retry, snoozed jobs, interrupted jobs, and jobs that have ended.
+Each group is newest first; if the job of a key has ended in several rounds, the group has only the last round.
 Each group is one query, which reads a page at a time, so a listing of fifty jobs is as fast with a million rows.
 Nothing here decides which process runs a job.
 """
@@ -93,7 +93,7 @@ class Need(StrEnum):
     OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
     NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
     CRASHING: Its process crashed, or its worker process was lost, `CRASHES` times or more.
-    STUCK: Its worker process lives, but the run has reported no progress for `STUCK_AFTER` seconds; it did so earlier.
+    STUCK: Its worker process lives, but its run, which reported progress before, has reported none for `STUCK_AFTER` seconds.
     DEAD: It failed for good within the last day.
     """
 

@@ -26,7 +26,7 @@ class Retention(Struct, frozen=True):
         done: For a `done` row whose settlement the broker confirmed, counted from the confirm.
         dead: For a `dead` row, unless its dead letter is replayed or dropped earlier.
         cancelled: The same for a job that a cancel ended.
-        attempts: For the record of a run, counted from the run's end; the record also goes with its job's row.
+        attempts: For the record of a run, counted from the run's end; the record never stays longer than its job's row.
     """
 
     done: float = DAY

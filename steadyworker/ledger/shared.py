@@ -160,7 +160,7 @@ def unfinished(which: JobFilter) -> bool:
 
 
 def attempt_of(found: Sequence[Any]) -> Attempt:
-    """Return the run of a row, whose columns are those of `Attempt` without the host; a checkpoint is bytes."""
+    """Return the run of a row; the row has the fields of `Attempt` without the host, and its checkpoints are bytes."""
     fence, owner, *others, before, after, peak_memory = found
     values = [fence, owner, host_of(owner), *others, checkpoint_text(before), checkpoint_text(after), peak_memory]
     return Attempt(*values)

@@ -33,7 +33,7 @@ class StoryEntry(Struct, frozen=True):
         kind: The kind of entry.
         number: The number of the run within the story, from 1; 0 for an action.
         round: The job's round; 0 for an action.
-        attempt, event, action: The fact itself; the others are None.
+        attempt, event, action: The fact of this entry; two of these three attributes are None.
     """
 
     at: float

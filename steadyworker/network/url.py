@@ -242,7 +242,7 @@ def unencrypted(addresses: Sequence[Address], instead: str) -> list[Finding]:
     """
     Return a warning if a connection without TLS to one of these addresses leaves this machine.
 
-    The warning's remedy is to write `instead`.
+    `instead` is the text that the warning's remedy proposes.
     """
     remote = ", ".join(str(address) for address in addresses if not is_loopback(address.host))
     if not remote:

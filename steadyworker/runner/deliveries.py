@@ -292,7 +292,7 @@ class Deliveries:
         return self._begin(envelope, row, claim, slot)
 
     def _claim_in_turn(self, envelope: Envelope) -> bool:
-        """Let the commit of this turn claim a job that seems to be new; return False if it cannot be claimed so."""
+        """Add the claim of a job that seems to be new to the commit of this turn; return False if this fails."""
         slot, most, letter = self._state.free_slot(), self._deps.spec.retry.max_losses, envelope.letter
         hop, digest, carried = envelope.hop, envelope.body_sha256, envelope.carried
         claim = action_for(None, hop, digest, HeldBy.GONE, carried, most, letter=letter)
@@ -374,7 +374,7 @@ class Deliveries:
             self._runs.ledger_lost(str(error))
 
     def _decline(self, delivery: Delivery) -> None:
-        """Give back a delivery for which no slot is free, and stop counting the slots of detached runs in the prefetch."""
+        """Give back a delivery for which no slot is free, and take the slots of detached runs out of the prefetch."""
         self._state.adopt_until = 0.0
         self._give_back(delivery)
 

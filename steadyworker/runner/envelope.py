@@ -84,7 +84,7 @@ class Envelope(Struct, frozen=True):
     contradiction: str = ""
 
     def conflict(self, uid: str | None) -> str:
-        """Return why the message cannot belong to the job whose row has this uid (None without a row); empty if the message can."""
+        """Return why the message cannot belong to the job of the row with this uid (None without a row), or ""."""
         if self.uid is not None and self.uid == uid:
             return ""
         if self.letter and uid is not None and not self.contradiction:

@@ -208,7 +208,7 @@ def _digest(body: bytes) -> str:
 
 
 def _any_number(headers: Headers, name: str) -> int:
-    """Return the header's number without an upper limit: the runner refuses too large a number as a bad header, but the dead letter must still show the true round."""
+    """Return the header's number without an upper limit: a letter with too large a number still shows its round."""
     return number_of(headers, name, _ANY_NUMBER)
 
 

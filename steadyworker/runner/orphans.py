@@ -3,7 +3,7 @@ The jobs whose message is lost: the runner finds these jobs in the ledger, and r
 
 An *orphan* is an unfinished job of which no message has come, although a message was due (`Ledger.orphans`).
 The decision table treats an orphan like a message, so an orphan starts its job only if its message would start the job.
-If the message comes after all, the runner treats this message like each second message of a job.
+If the message comes after all, the runner treats this message like any second message of a job.
 
 What makes "no message has come" true
 -------------------------------------
@@ -224,7 +224,7 @@ class Orphans:
         return True
 
     def _sent_again_as(self, row: Row) -> int | None:
-        """Return the last round of the job's key if it is later than this row's round, otherwise None."""
+        """Return the last round of the job's key if this round is later than the row's round, otherwise None."""
         last = self._deps.ledger.last_round(row.id.namespace, row.id.queue, row.id.key)
         return last if last is not None and last > row.id.round else None
 

@@ -139,7 +139,7 @@ def pass_on(incoming: Incoming, message: OutgoingMessage) -> SettlementPlan:
 
 
 def owes_call(spec: WorkerSpec, reason: str) -> bool:
-    """Return whether a job that dies for this reason owes a call of `on_dead`: only if the Worker has one, and no person cancelled the job."""
+    """Return whether `on_dead` must be called for a job that dies for this reason; not for a cancel by a person."""
     return spec.has_on_dead and not reason.startswith(CANCELLED)
 
 

@@ -86,8 +86,8 @@ class Deps:
     `worker` names this process in events and dead letters.
     `submit` runs a callable on another thread, because a settlement can wait for the broker; the simulation runs it at once.
     `hurry` asks the keeper to call the ledger now instead of at the next renewal.
-    `note_link` records an event of the link to the broker, with the connection's epoch (None for the last one) and the cause, for people.
-    `remember_folder` records a folder in which an export has a staging folder; a later chore then removes what a job left there.
+    `note_link` records an event of the link to the broker, with the connection's epoch (None for the last epoch) and the cause, for people.
+    `remember_folder` records a folder in which an export has a staging folder; a later purge then removes what a job left there.
     Without `adoption`, the runner defers each redelivery of its own runs' messages.
     Adoption saves time; correctness does not depend on it.
     With `stop_on_ledger_loss`, the runner ends a run whose lease ended without a renewal.
@@ -419,7 +419,7 @@ class Inbox(Generic[EventOf]):
     """
     The inbox of the runner's thread: events from any thread, and the turns of slots that have no thread (`SlotPoll`).
 
-    The thread that serves the inbox calls `wait` and `pop`, and is `thread`; without such a thread, a test serves the inbox by hand.
+    `thread` is the thread that serves the inbox by `wait` and `pop`; without such a thread, a test serves the inbox by hand.
     The clock is the machine's own clock, because fake time does not reach a child process.
     """
 
@@ -448,7 +448,7 @@ class Inbox(Generic[EventOf]):
         return self._events.popleft()
 
     def wait(self, seconds: float) -> None:
-        """Wait until there is an event, or for at most this many seconds; one turn of each slot that is due ends the wait, too."""
+        """Wait until there is an event, or for at most this many seconds; a turn of a slot also ends the wait."""
         if seconds > 0 and self._bell is None:
             self._hang_bell()
         self._asleep = True  # before the check of the events: an event that comes later rings the bell

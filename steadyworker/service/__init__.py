@@ -1,5 +1,5 @@
 """
-The worker process: its parts are wired, started, watched and stopped here.
+The worker process: this package wires, starts, watches and stops its parts.
 
 | file | subject |
 |---|---|
@@ -10,11 +10,11 @@ The worker process: its parts are wired, started, watched and stopped here.
 | `deadline.py` | ends the process if the main thread does not keep the stop budget |
 | `monitor.py` | the watchdog report, the health probes and systemd |
 | `stop_conditions.py` | the conditions that end the process without a signal |
-| `watchdog.py` | finds the threads that no longer turn |
+| `watchdog.py` | finds the threads that no longer make turns |
 | `checks.py` | the checks before the first message |
 | `broker_recheck.py` | repeats the checks of the broker while the process runs |
 | `dead_calls.py` | calls `on_dead` for jobs that were given up |
-| `depth_meter.py` | measures what waits in the queues, for screens and metrics |
+| `depth_meter.py` | measures what waits in the queues, for `steadyworker queues` and metrics |
 | `repeating.py` | a thread that repeats one piece of work |
 | `remedies.py` | finds the packages that have remedies for lines of the log |
 | `health.py` | the HTTP server of `/livez`, `/readyz` and `/metrics` |

@@ -92,7 +92,7 @@ class DeadCalls:
 
     @property
     def busy(self) -> bool:
-        """True while a call is under way, or a job that died in this process may owe one."""
+        """True while a call is under way, or may be owed for a job that died in this process."""
         return self._thread.is_alive() and (self._woken.is_set() or self._calling)
 
     def drain(self) -> None:
@@ -100,7 +100,7 @@ class DeadCalls:
         self._draining = True
 
     def stop(self, within: float) -> None:
-        """End the call under way within so many seconds, and the thread; another process repeats an unfinished call."""
+        """End the call under way, and the thread, in this many seconds; another process repeats an unfinished call."""
         with self._lock:
             self._stopping, slot = True, self._slot
         self._woken.set()

@@ -1,8 +1,8 @@
 """
 Measures what waits in the queues of this worker process; the ledger chooses one worker process of a fleet for each queue.
 
-The meter has a thread of its own, because a broker can answer slowly.
-It asks no broker whose connection is lost, and takes part in no decision.
+The meter has a thread of its own, because a broker can respond slowly.
+The meter asks no broker whose connection is lost, and no decision depends on the meter.
 """
 
 from __future__ import annotations

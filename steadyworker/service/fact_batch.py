@@ -1,7 +1,7 @@
 """
 Collects the facts of a worker process between two renewals: the events of its links, and the counts of its runs by minute.
 
-A job's run only changes a number in memory, so it costs the ledger nothing.
+The end of a run only changes a number in memory, and needs no call of the ledger.
 The keeper writes the batch after each renewal; if the ledger does not respond then, the batch is lost.
 """
 

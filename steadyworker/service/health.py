@@ -4,7 +4,8 @@ Serves `/livez`, `/readyz` and `/metrics` over HTTP.
 `/livez` returns 200 while the process is alive.
 A 503 of `/livez` means that the platform should restart the process.
 `/readyz` returns 200 while the process accepts messages, or would accept them without the pause of a queue, otherwise 503.
-Each 503 has its reasons in the body; a 200 of `/readyz` names the pauses there: as text, or as JSON if the request accepts JSON and no text.
+Each 503 has its reasons in the body, and a 200 of `/readyz` names the pauses there.
+The body is text, or JSON if the request accepts JSON and no text.
 `/metrics` returns the page of `steadyworker.telemetry.metrics`, or 404 if the caller passes no page.
 If the page or the snapshot fails, the response is 500 with the error's class.
 

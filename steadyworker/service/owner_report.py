@@ -1,4 +1,4 @@
-"""The report that a worker process registers at each renewal, so that people read in the ledger how the process is."""
+"""The report with which a worker process shows its state to people; the process registers it at each renewal."""
 
 from __future__ import annotations
 

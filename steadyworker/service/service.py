@@ -364,12 +364,12 @@ class Service:
         self._log.info("stop_requested", now=now, then=then)
 
     def _quiet(self, reason: str) -> None:
-        """Make the process quiet by the order of a person, so the recovery of a part does not end this stage."""
+        """Make the process quiet by the order of a person; the recovery of a part then does not end this stage."""
         self._quieted = False
         self.enter(Stage.QUIET, reason)
 
     def _obey(self, commands: deque[OwnerCommand]) -> None:
-        """Carry out the commands that the keeper has read in the ledger, as the signals with the same meaning."""
+        """Carry out the commands that the keeper has read in the ledger, each like the signal of the same meaning."""
         while commands:
             command = commands.popleft()
             reason = f"the command {command.name} by {command.who}"

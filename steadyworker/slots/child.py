@@ -347,7 +347,7 @@ def _log_stream(descriptor: Sequence[str]) -> TextIO | None:
 
 
 def _buffer_lines_of_c() -> None:
-    """Let C libraries write each line of standard output at once, as they do on a terminal, so that a crash loses none."""
+    """Let C libraries write each line of standard output at once, as on a terminal, so that a crash loses no line."""
     with suppress(ValueError, AttributeError):  # not every C library has this name
         libc = ctypes.CDLL(None)
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
@@ -357,7 +357,7 @@ def _own_stacks_file(arguments: Sequence[str]) -> int:
     """
     Return the descriptor to which this process writes the stacks of its threads, after a fatal error or STACKS_SIGNAL.
 
-    It has a high number, so that no file of a handler gets this number after the handler has closed every descriptor.
+    The descriptor has a high number, so that no file of a handler gets this number after the handler has closed every descriptor.
     """
     file = int(arguments[0]) if arguments else STDERR
     if file == STDERR:
@@ -427,7 +427,7 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _uncut(frame: FrameType | None) -> bool:
-    """Return whether a Job call is running; no exception may cut this call's frame, and the call raises Interrupt itself."""
+    """Return whether a Job call is running: a signal must not raise in such a call, which raises Interrupt itself."""
     while frame is not None:
         if frame.f_globals.get("__name__") in _UNCUT:
             return True

@@ -7,7 +7,7 @@ Each line becomes a line `output` of the log, with the fields of the run in whic
 Before the runner receives the end of a run, it reads everything that the run has written.
 
 `OutputLog` limits the lines of a run, and counts the others.
-The runner reads the pipes even then, so a print waits at most for the runner's next turn.
+The runner also reads the lines above this limit, so a print waits at most for the runner's next turn.
 A job that prints nothing causes no turn.
 """
 
@@ -52,7 +52,7 @@ class ChildOutput:
             poll.watch(end, slot)
 
     def read(self) -> bool:
-        """Log one chunk of each pipe that has any; return False if there was none."""
+        """Log one chunk of each pipe that has output; return False if no pipe has output."""
         if not self._names:
             return False
         ready = self._ready.poll(0)
@@ -66,7 +66,7 @@ class ChildOutput:
         return bool(ready)
 
     def switch(self, task: Task | None) -> None:
-        """Log what was printed until now, and let the lines from now on have the fields of this task; None between runs."""
+        """Log what was printed until now; later lines get the fields of this task (None between runs)."""
         self._complete()
         if self._log is not None:
             self._log.close()
@@ -102,7 +102,7 @@ class ChildOutput:
             sys.stderr.flush()
 
     def _complete(self) -> None:
-        """Log what was printed until now; an unfinished line is a line."""
+        """Log what was printed until now; an unfinished line counts as a whole line."""
         for _ in range(_MOST_CHUNKS):
             if not self.read():
                 break

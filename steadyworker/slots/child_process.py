@@ -265,7 +265,7 @@ class ChildProcess:
 
     def leave(self, by: float, *, closing: bool) -> None:
         """
-        Ask the child to exit after its run and `teardown`, and kill the child at the time `by`.
+        Ask the child to exit after its run and `teardown`; kill the child if it still runs at the time `by`.
 
         If the child still warms up, kill it at once.
         """
@@ -352,7 +352,7 @@ class ChildProcess:
         Kill the rest of a dead child's session, and reap the child once nothing of its session is alive.
 
         Return the code of `Popen.returncode`, or None if this method must be called again.
-        After 5 s, reap the child at the next call, because a process can hang.
+        After 5 s, reap the child at the next call in any case, because another process of the session can hang.
         """
         now = self._clock.monotonic()
         self._reap_at = min(self._reap_at, now + _KILL_FOR)
@@ -421,7 +421,7 @@ class ChildProcess:
             self.output.add_error(text)
 
     def _forget(self) -> None:
-        """End the watch of the descriptors, which are ready for good once the child is dead."""
+        """End the watch of the descriptors, because they stay readable once the child is dead."""
         self._silent = True
         self._poll.forget(self._wire.fileno())
         if self._death is not None:
@@ -435,7 +435,7 @@ class ChildProcess:
             (os.killpg if group else os.kill)(self.pid, number)
 
     def _kill_session(self) -> None:
-        """Send SIGKILL to every process of the child's session; first read the peak of its memory, which ends with it."""
+        """Read the peak of the child's memory, before it is lost; then send SIGKILL to every process of the session."""
         if self.run is not None:
             self.run.peak_memory = peak_memory(self.pid)
         kill_sessions([self.pid])

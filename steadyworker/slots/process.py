@@ -14,7 +14,7 @@ A slot that is a child process: the slot keeps the child warm, reuses, limits an
 
 The slot has no thread: the runner's thread starts the child, polls the child's socket and death, and gives the slot its turns.
 No turn waits for the child.
-A slot has a turn when its child sends a frame or dies, at the child's next deadline (`due`), and when another thread closes the slot.
+A slot has a turn in three cases: its child sends a frame or dies, the child's next deadline (`due`) comes, or another thread closes the slot.
 
 If a child dies during a run, the slot reports the outcome that `kill` or a limit has set.
 If neither `kill` nor a limit has set an outcome, the child's return code decides the outcome.

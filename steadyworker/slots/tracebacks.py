@@ -46,13 +46,13 @@ def shortened(text: str) -> str:
 
 
 def stacks_text(data: bytes) -> str:
-    """Return the stacks that a dying child has written, without that of SteadyWorker's own thread."""
+    """Return the stacks that a dying child has written, without the stack of SteadyWorker's own thread."""
     blocks = as_unicode(data.decode("utf-8", "backslashreplace")).split("\n\n")
     return shortened("\n\n".join(block for block in blocks if not _READER.search(block)))
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """Return the frames without SteadyWorker's first ones; all frames if all are SteadyWorker's."""
+    """Return the frames without the leading frames of SteadyWorker; return all frames if all are SteadyWorker's."""
     own = frames
     while own is not None and own.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
         own = own.tb_next

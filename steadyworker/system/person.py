@@ -12,7 +12,7 @@ def who() -> str:
     Return the person who runs this process, as `user@host`.
 
     Under `sudo`, the user is the one who called `sudo`.
-    A user id without an entry in the system's list of users is a number, as is common in containers.
+    If the system's list of users has no entry for the user id, as is common in containers, the name is this number.
     The value is for people: a user can pretend to be another.
     """
     uid = os.getuid()

@@ -69,7 +69,7 @@ def peak_memory(pid: int) -> int | None:
 
 
 def _through(path: str, flags: int, act: Callable[[int], Any]) -> Any:
-    """Open a file, act on its descriptor, and close it; for each job, `Path` would take twice as long."""
+    """Open a file, act on its descriptor, and close it; this runs for each job, and `Path` would take twice as long."""
     file = os.open(path, flags | os.O_CLOEXEC)
     try:
         return act(file)

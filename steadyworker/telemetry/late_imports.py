@@ -1,4 +1,4 @@
-"""How a process imports a library only when a handler needs it: files of a user's folder hide no library."""
+"""The import of a library only when a handler needs it, in such a way that no file of a user hides the library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-The fields that every line of a context has, whatever logger writes it: in a run, its queue, key, attempt and fence.
+The fields that every log line of a context has, from every logger: in a run, its queue, key, attempt and fence.
 
-The fields are context variables whose names begin as those of structlog's `bind_contextvars`.
+The fields are context variables; their names begin like the names of structlog's `bind_contextvars`.
 So a user's structlog loggers show these fields, and SteadyWorker's lines have the fields that a user binds by structlog.
 """
 

@@ -125,7 +125,7 @@ class LineWriter:
                 self._changed.wait_for(self._waits)
             writable.poll()
             with self._changed:
-                # The number comes before the lines that still wait, so that a returning reader first reads of the gap.
+                # The number comes before the lines that still wait, so that a reader that returns gets the number first.
                 number = 0 if self._cut else self._unreported
                 self._cut = False
                 line = b"" if number else self._backlog[0]

@@ -146,7 +146,7 @@ def settle() -> None:
         return
     for logger in (root, *loggers):
         if any(_is_console(each, besides=handler) for each in logger.handlers):
-            # A new list, because another thread can be going through the old one.
+            # A new list, because another thread can be iterating over the old list.
             logger.handlers = [each for each in logger.handlers if not _is_console(each, besides=handler)]
     if handler not in root.handlers:
         root.addHandler(handler)
@@ -205,7 +205,7 @@ def get_logger(name: str) -> FieldLogger:
 
 def structlog_logger(name: str) -> BoundLogger:
     """
-    Return a structlog logger over the stdlib logger of that name, for the code of users: its lines are those of `get_logger`.
+    Return a structlog logger over the stdlib logger of that name, for the code of users; its lines have the same form as the lines of `get_logger`.
 
     The first call in a process imports structlog, which takes about 30 ms and 7 MB.
     """
@@ -228,7 +228,7 @@ def write_line(log: logging.Logger, level: int, event: str, at: float, fields: d
     """
     Write a line of SteadyWorker's own; each job writes two of them.
 
-    A LogRecord and its way take more than half of a line's time.
+    A LogRecord, and its way through the logging module, take more than half of the time for a line.
     So this function makes a LogRecord only if more than SteadyWorker's handler would receive it; the line is the same.
 
     Args:
@@ -483,7 +483,7 @@ def _is_plain(line: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=100)
 def _has_secret_name(names: tuple[str, ...]) -> bool:
-    """Return whether a name is that of a secret, or is no text, so that the line needs a change."""
+    """Return whether a name is the name of a secret, or is not text, so that the line needs a change."""
     return any(not isinstance(name, str) or is_secret_name(name) for name in names)
 
 

@@ -198,9 +198,9 @@ class Harness:
         """
         Kill the worker process that runs this job, as SIGKILL or the kernel does if memory is short.
 
-        The broker delivers its messages again, and the ledger has the proof of its death, as a ledger on the same host has.
+        The broker delivers the messages of this process again, and the ledger has the proof of its death, like a ledger on the same host.
         If no other worker process is left, another one starts.
-        A handler in a thread cannot be killed, but its next Job call raises Interrupt, and everything that it still does is refused.
+        A handler in a thread cannot be killed, but its next Job call raises Interrupt, and the ledger refuses all its later writes.
         With `processes=True`, its child is killed too.
         """
         process = next((process for process in self.processes if process.run_of(normal_key(key)) is not None), None)

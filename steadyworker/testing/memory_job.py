@@ -96,7 +96,7 @@ class MemoryJob:
         return self.fence == seen.fence and self.uid == seen.uid and self.state is seen.state
 
     def moved_on(self, progress: Progress) -> None:
-        """Record the progress of the present run; an earlier sample stays with it, once that sample is old enough."""
+        """Record the progress of the present run; keep an earlier sample as well, if that sample is old enough."""
         before, sample, here = None, self.sample, None if progress.done is None else (progress.at, progress.done)
         if self.progress is None or self.progress_fence != self.fence or sample is None or progress.at < sample[0]:
             self.sample = here

@@ -32,8 +32,8 @@ def waiting_in(remoting: Remoting, queue: TopicQueue, topic: str, group: str) ->
     """
     Return the number of messages in this queue of a broker that the group has not consumed.
 
-    The group's place can be lower than the offset of the queue's first message, because the broker deletes messages after its retention time.
-    The place can also be higher than the offset of the last message, because the place outlives the topic.
+    The group's offset can be lower than the offset of the queue's first message, because the broker deletes messages after its retention time.
+    The group's offset can also be higher than the offset of the last message, because it outlives the topic.
     """
     place, first = remoting.consumed(queue, topic, group), remoting.first(queue, topic)
     return max(0, remoting.end(queue, topic) - max(first, place or 0))

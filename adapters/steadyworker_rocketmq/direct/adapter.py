@@ -34,19 +34,20 @@ from steadyworker_rocketmq.topology import PreparedTopics, delay_levels, prepare
 
 class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     """
-    The adapter for one queue at some brokers and one worker process. The adapter connects at its first use.
+    The adapter that one worker process uses for one queue of a cluster of brokers. The adapter connects at its first use.
 
     It keeps the same promises as the other adapters, with these differences:
 
     - The broker has `?queues=` queues for a topic. It delivers a message only after all earlier messages of the same queue.
       So a long job delays the later messages of its queue, and at most one job of each queue runs at a time.
     - A message of a killed worker comes again after up to 60 s, when the lock of its queue ends.
-    - A delivery outlives a cut connection: the next connection renews the lock, and acknowledges.
+    - A delivery outlives a cut connection: over the next connection, the adapter renews the lock, and acknowledges the message.
       While no broker runs, no other worker can receive the message.
       If another worker locks the queue first when a broker runs again, the delivery is `Lost`.
     - A delay is rounded up to one of the broker's levels.
-    - A broker writes places to its disk every 5 s.
-      So after a broker's crash, messages that were acknowledged shortly before come again. The ledger answers them from its record.
+    - A broker writes the offsets of groups to its disk every 5 s.
+      So after a broker's crash, messages that were acknowledged shortly before come again.
+      The ledger knows their jobs, so a worker process acknowledges these messages and runs nothing.
     """
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
@@ -99,7 +100,7 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
 
     @override
     def browse(self, limit: int) -> Iterator[Browsed]:
-        """Yield messages, also those that members hold, and then the delayed ones, if they are few enough to read them."""
+        """Yield messages, including messages that members hold; then yield the delayed messages, if they are few enough to read."""
         url = self._url()
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
             shown = 0

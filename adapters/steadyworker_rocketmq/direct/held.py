@@ -76,7 +76,7 @@ class DirectHeld(HeldDeliveries[_LockedDelivery]):
 
     @property
     def offsets(self) -> dict[TopicQueue, int]:
-        """The offset of the message that is held of each queue; any thread may ask."""
+        """For each queue with a held message, the offset of this message; any thread may ask."""
         return {item.locked.queue: item.locked.message.offset for item in [*self._items.values()]}
 
     def add(self, locked: LockedMessage) -> None:

@@ -1,7 +1,7 @@
 """
 One member of a consumer group. It receives messages from queues that it has locked. The calls block, and are for one thread at a time.
 
-A broker keeps one number for each queue and group: the place up to which the group has consumed the queue.
+A broker keeps one number for each queue and group, the *place*: the offset up to which the group has consumed the queue.
 So a member receives only the first message that is not consumed, and only while the member has the queue's lock.
 
 | step | request | by |
@@ -294,7 +294,7 @@ class GroupMember:
         """
         Return the queues in which messages wait, and the queues that were made again since the last question.
 
-        Messages wait in a queue if the queue's end is not the group's place.
+        Messages wait in a queue if the queue's end differs from the group's offset.
         """
         recently = self._clock.monotonic() - HOLDERS_FIRST
         away = self._failed | {broker for broker, at in self._back_at.items() if at > recently}
@@ -364,10 +364,11 @@ class GroupMember:
 
     def _begin_again(self, queue: TopicQueue) -> int:
         """
-        Set the group's place to the first message, and return the place.
+        Set the group's offset to the first message, and return the offset.
 
-        The old place belongs to another log, or to messages that the broker has lost.
-        The brokers do not know which messages were consumed. The ledger knows them, and answers them from its record.
+        The old offset belongs to an earlier log, or to messages that the broker has lost.
+        The brokers do not know which messages were consumed.
+        The ledger knows their jobs, so a worker process acknowledges these messages and runs nothing.
         """
         first = self._remoting.first(queue, self._topic)
         self._remoting.set_consumed(queue, self._topic, self._group, first)

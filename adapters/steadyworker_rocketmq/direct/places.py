@@ -1,5 +1,5 @@
 """
-The places of a group in the queues of a topic, as a broker's statistics report them.
+The places (consumer offsets) of a group in the queues of a topic, as a broker's statistics report them.
 
 A place is an offset, and **an offset does not identify a message**.
 If a topic is deleted and made again, its offsets begin at 0 again, but a broker of version 4.9.7 still has the group's old places.
@@ -24,7 +24,7 @@ _QUEUES = re.compile(r"\{([^{}]*)\}\s*:\s*\{([^{}]*)\}")
 @dataclass(frozen=True, slots=True)
 class Place:
     """
-    The place of a group in a queue.
+    The place (consumer offset) of a group in a queue.
 
     Attributes:
         consumed: The offset of the first message that the group has not consumed.

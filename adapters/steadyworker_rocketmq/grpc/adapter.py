@@ -32,14 +32,14 @@ _NO_NUMBERS = (
 
 class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
     """
-    The adapter for one queue at some proxies and one worker process. The adapter connects at its first use.
+    The adapter that one worker process uses for one queue of a cluster behind proxies. The adapter connects at its first use.
 
     It keeps the same promises as the other adapters, with these differences:
 
     - A message of a killed worker comes again after up to `?invisible=` seconds, when the broker no longer hides it from other consumers.
     - A delivery outlives a cut connection: the next connection renews and acknowledges the delivery.
     - A broker that crashes can forget an acknowledgement that it has confirmed. The message then comes again, as a first delivery.
-      The ledger answers this message from its record.
+      The ledger knows the message's job, so a worker process acknowledges the message and runs nothing.
     """
 
     def __init__(self, url: str, spec: QueueSpec, settings: Settings) -> None:
@@ -115,7 +115,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
         Return the number of members of the consumer group.
 
         Return Uncounted with `?members=off`, or if the proxies reply, but not at their remoting ports.
-        The second case can be a lasting fault. This fault must not hide other consumers.
+        A remoting port that does not reply can be a lasting fault, and such a fault must not hide other consumers.
         """
         try:
             return self._members()

@@ -12,8 +12,8 @@ This was tried with version 5.1.2:
   So this module decompresses in place of the library.
 - At its import, the library opens a log file below `$HOME/logs`. This module closes the file, and gives the lines to Python's logging.
 - While a proxy is away, callbacks of the library log errors and raise them again, and Python prints these errors.
-  At the end of the process, asyncio prints warnings of tasks that wait.
-  A sender is a user's program, so this module drops both.
+  At the end of the process, asyncio prints warnings about tasks that still wait.
+  A sender is a user's program, so this module drops these errors and warnings.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class GrpcHeld(HeldDeliveries[_ReceivedDelivery]):
         self._link.run(work, settled)
 
     def _release(self, session: GrpcSession, item: _ReceivedDelivery) -> None:
-        """Send a copy to the work topic, and acknowledge the original; blocks. If there can be no copy, end the invisibility soon."""
+        """Send a copy to the work topic, and acknowledge the original; blocks; without a copy, shorten the invisibility."""
         received = item.received
         try:
             self._publisher.send(self._spec.queue, received.wire.copied(received.id, received.born_at))

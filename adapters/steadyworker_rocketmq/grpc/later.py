@@ -101,7 +101,7 @@ class Mover:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End the moving for good, and return at once."""
+        """End the moving permanently, and return at once."""
         with self._changed:
             self._stopped = True
             self._wanted = False

@@ -81,7 +81,7 @@ class GrpcTransport:
         self._senders.close()
 
     def _keep_connected(self) -> None:
-        """Keep a connection on which the proxy can ask, until the end."""
+        """Keep a connection open until the end, so that the proxy can ask this producer for decisions."""
         failing = False
         while not self._stopped.is_set():
             try:

@@ -137,7 +137,7 @@ def dead_letter_address(visited: Visit, queue: str, default: str) -> str | None:
 
 
 def newest(visited: Visit) -> int | None:
-    """Return the number of the newest message; None without the right to ask. Every later message has a larger number."""
+    """Return the number of the newest message, which later messages exceed; None if the user has no right to ask."""
     try:
         management = ArtemisManagement(visited)
         management.ask("broker", "getVersion")

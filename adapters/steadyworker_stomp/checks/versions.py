@@ -1,4 +1,4 @@
-"""The versions of the brokers that are too old, or have a known weakness."""
+"""Checks of a broker's version: versions that are too old, and versions with a known weakness."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Weakness(NamedTuple):
     A weakness of Classic. Any host that reaches Classic's OpenWire port can use the weakness without a login.
 
     `fixed` has the first version without the weakness, for each line of versions such as 5.18.
-    Every line before the first line in `fixed` has the weakness, too.
+    Every line of versions that is older than the first line in `fixed` has the weakness, too.
     """
 
     cve: str

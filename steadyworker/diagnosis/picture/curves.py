@@ -40,7 +40,7 @@ class Counts:
 
 
 class Level:
-    """The highest and the last value of a level, such as the number of unacknowledged deliveries, in each bin of time."""
+    """A level over time, such as the number of unacknowledged deliveries: its highest and its last value in each bin of time."""
 
     __slots__ = ("_bins", "_start", "highest", "last", "width")
 

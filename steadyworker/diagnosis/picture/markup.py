@@ -53,7 +53,7 @@ def link(anchor: str, known: frozenset[str], *content: str) -> Markup:
 
 
 def anchors(markup: Markup) -> list[str]:
-    """Return the places in a piece that can be the target of a link."""
+    """Return the anchors in a piece, which are the places that a link can have as its target."""
     return _ANCHOR.findall(markup)
 
 

@@ -133,7 +133,7 @@ class Rows:
             self._settle(self._latest.popleft())
 
     def shown(self, most: int = ROWS) -> list[Row]:
-        """Return the rows in their order, at most about `most` rows; further events may still be added."""
+        """Return the rows in their order, about `most` rows or fewer; the caller may add further events later."""
         rows = [*self._rows]
         for moment in self._latest:
             _exact(moment)
@@ -196,7 +196,7 @@ def moment_of(event: Event, t: float, rank: Rank) -> Moment:
 
 
 def folded(rows: list[Row], most: int) -> list[Row]:
-    """Return at most about `most` rows; the least important rows are folded."""
+    """Return about `most` rows or fewer; the least important rows are folded."""
     head, tail = min(_HEAD, most // 4), min(_TAIL, most // 3)
     while len(rows) > most:
         shorter = _pairs_joined(rows)

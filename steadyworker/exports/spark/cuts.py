@@ -11,7 +11,7 @@ If a query only reads, computes and filters, a sample of its first sort column i
     └─────── piece 0, by the bytes that were shuffled ────┴── piece 1 ──┴── …
 
 All cells between the ends are equally wide.
-Each cell is a partition of the shuffle; when Spark knows the cells' bytes, it combines neighbouring cells to a piece.
+Each cell is a partition of the shuffle; when Spark knows the cells' bytes, it combines neighbouring cells into one piece.
 If the cells would be uneven, or the sample fails, Spark finds the bounds itself.
 """
 
@@ -229,7 +229,7 @@ def _cell(number: Column, cells: SortCells) -> Column:
 
 def _spread(result: DataFrame, cell: Column, count: int) -> DataFrame | None:
     """
-    Return the rows, shuffled into these cells, or None if this version of Spark has other internals.
+    Return the rows, shuffled into these cells; None if the internals of this version of Spark are different.
 
     Spark does not combine the partitions of `repartitionById`, because the caller has set the number of partitions.
     The plan is changed here, so that Spark combines neighbouring cells.

@@ -1,5 +1,6 @@
 """
-The databases of one job, in the host: one snapshot of each database, from the read of its first table to the end of the job.
+The databases of one job, in the host.
+Each database has one snapshot, from the read of its first table to the end of the job.
 
 The host reads a password only when the host connects, and passes the password to the JDBC driver.
 A password leaves this process only in Spark's tasks.

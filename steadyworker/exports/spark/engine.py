@@ -238,7 +238,7 @@ class _EngineJob:
         return done
 
     def _begun(self, event: JobEvent) -> None:
-        """Emit an event; from `started` on, Spark's jobs belong to the write."""
+        """Emit an event; after the event `started`, the session's jobs belong to the job group of the write."""
         if isinstance(event, ExportStarted):
             self._check_read_only()
             self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)

@@ -5,7 +5,8 @@ Its arguments are the parent's process id and, for Spark Connect, `connect`.
 - The host's standard input and output carry the protocol.
   The host first moves both to other descriptors, and connects descriptor 1 to the log.
   So output of the JVM cannot break the protocol.
-- The host leads a process session of its own (setsid): when the host ends, all processes of that session are killed, and the host's folder is removed.
+- The host leads a process session of its own (setsid).
+  When the host ends, all processes of that session are killed, and the host's folder is removed.
 - The host ends when its parent dies (PDEATHSIG, end of file), when its JVM dies, or at the command `stop`.
   The host also ends when its Spark Connect server has lost a job.
 - The host starts Spark before any thread.
@@ -65,8 +66,8 @@ def die(*, unheard: bool = False) -> NoReturn:
 
     Args:
         unheard: True if the parent is dying, but the system perhaps still reports the parent as alive.
-            This happens in two cases: Linux closes the files of a dying parent before it reports the death,
-            and Linux sends PDEATHSIG at the end of the thread that started the host, while the parent's other threads can still run.
+            This happens in two cases. Linux closes the files of a dying parent before it reports the death.
+                And Linux sends PDEATHSIG at the end of the thread that started the host, while other threads of the parent can still run.
     """
     if unheard or os.getppid() != int(sys.argv[1]):
         folder = str(Path(tempfile.gettempdir()).parent)

@@ -185,7 +185,7 @@ class Stillness:
         """
         Count the time without progress from zero again, because tasks compute, and can be this job's tasks.
 
-        This method does so only until a limit, because the tasks can also be another job's tasks.
+        This method does so only up to a limit, because the tasks can also be another job's tasks.
         """
         if now < self._moved + _LONGEST * self._least:
             self._since = now

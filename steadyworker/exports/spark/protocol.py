@@ -194,7 +194,7 @@ class ExportStarted(msgspec.Struct, frozen=True, tag="started", tag_field="type"
 
 class ExportProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
     """
-    The progress of a job: a task, a row or a byte more.
+    The progress of a job, after another task, row or byte.
 
     Attributes:
         done: The number of complete tasks.

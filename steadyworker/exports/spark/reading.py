@@ -24,7 +24,7 @@ With a `schema`, each header must have the schema's columns; `options={"enforceS
 Spark's parser replaces bytes that are not UTF-8 by U+FFFD, so SteadyWorker checks the bytes itself.
 Without a `schema`, SteadyWorker checks the bytes only if the pass for the inference has found U+FFFD.
 With a `schema`, SteadyWorker always checks the bytes, in one cheap pass.
-`options={"encoding": "windows-1252"}` declares another encoding; with `"UTF-8"` there, the check is left out.
+`options={"encoding": "windows-1252"}` declares another encoding; `options={"encoding": "UTF-8"}` switches the check of the bytes off.
 """
 
 from __future__ import annotations

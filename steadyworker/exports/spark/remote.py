@@ -146,7 +146,8 @@ class RemoteTasks:
         """
         Yield the index, file and size in bytes of each part that `poll` has found complete since the last call.
 
-        A task without rows has no part; this is known only at the end of the job, and later parts wait until the end.
+        A task without rows has no part.
+        This is known only at the end of the job, so later parts wait until then.
         """
         new, self._new = self._new, []
         for index in new:

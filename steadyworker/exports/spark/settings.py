@@ -116,7 +116,8 @@ class SparkSettings:
         max_hosts: The largest number of hosts at the same time.
             A second host is necessary while the first host is replaced, or when a job must run alone.
         resubmissions: How many times a job is begun again, after it was stuck, or after its host died while it ran alone.
-        start_within: Seconds in which a host must become ready; after this time, the service kills the host if it is not ready and uses no processor time.
+        start_within: Seconds in which a host must become ready.
+            After this time, the service kills the host if it is not ready and uses no processor time.
             While the host uses processor time, as on a busy machine, it gets up to five times as long.
         server_within: Seconds to wait for a Spark Connect server that does not respond; less than `start_within`.
         ping_every: Seconds between two pings to a JVM that has jobs.
@@ -130,7 +131,8 @@ class SparkSettings:
             In this case, the host takes no more jobs, and is killed after its last job.
 
     Raises:
-        ConfigError: `conf` has a setting that users may not set, or a value that is not text; a number is out of range; or an address is invalid.
+        ConfigError: `conf` has a setting that users may not set, or a value that is not text.
+            A number is out of range, or an address is invalid.
     """
 
     folder: Path

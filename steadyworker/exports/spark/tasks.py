@@ -113,7 +113,11 @@ class Tasks:
         return self._pace.left(self._clock.monotonic())
 
     def poll(self, beside: Hashable = None) -> bool:
-        """Read Spark's counters; return whether the job has made progress; a change of `beside` counts as progress."""
+        """
+        Read Spark's counters, and return whether the job has made progress.
+
+        `beside` is a value from another source; a change of this value also counts as progress.
+        """
         earlier = self._stages_of(self._before) if self._before else {}
         jobs = {**earlier, **self._stages_of(self._group)}
         for stages in jobs.values():

@@ -138,7 +138,7 @@ class PostgresFacts(Facts):
 
     Args:
         record: The session for the calls of people.
-        renewals: The session for the calls that a worker process makes beside its renewals.
+        renewals: The session of the renewals, which also serves the regular calls of a worker process.
     """
 
     def __init__(self, record: PostgresSession, renewals: PostgresSession) -> None:

@@ -305,14 +305,14 @@ class PostgresLedger(Ledger):
         ]
 
     def _done_alone(self, token: Token, end: Ending | None) -> bool | LedgerUnavailable:
-        """Return the result of `done`; return its error, because the other writes of the turn are committed."""
+        """Return the result of `done`, or its error, because the other writes of the turn are already committed."""
         try:
             return self.done(token, end)
         except LedgerUnavailable as error:
             return error
 
     def _own_version(self) -> str:
-        """Return the version of this worker process, which is found at the first claim, because that takes a millisecond."""
+        """Return the version of this worker process, read at the first claim, because this takes a millisecond."""
         self._version = self._version or version()
         return self._version
 
@@ -406,7 +406,7 @@ class PostgresLedger(Ledger):
                 db.run(sql.FLUSH, self._settled_values())
 
     def _settled_values(self) -> Values:
-        """Return the parameters of `SETTLE` for all settlements that no statement has carried yet; these settlements are lost if it fails."""
+        """Return the parameters of `SETTLE` for all unsent settlements, which are lost if the statement fails."""
         settled: dict[Token, bool] = {}
         while self._settled:
             token, known = self._settled.popleft()

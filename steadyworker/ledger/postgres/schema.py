@@ -43,7 +43,7 @@ _UNFINISHED: LiteralString = f"CREATE INDEX steadyworker_jobs_unfinished ON stea
 _DEAD: LiteralString = "CREATE INDEX steadyworker_jobs_dead ON steadyworker_jobs (number) WHERE state = 'dead'"
 # These statements make what schema 6 has, and schema 5 does not have.
 _SINCE_6: tuple[LiteralString, ...] = (
-    # The number is the number of the job's row.
+    # The column `number` has the number of the job's row.
     """
     CREATE TABLE steadyworker_messages (
         number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
@@ -190,7 +190,7 @@ FACTS: tuple[LiteralString, ...] = (
 """The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
 
 RESULTS: tuple[LiteralString, ...] = (
-    # The number is the number of the job's row.
+    # The column `number` has the number of the job's row.
     """
     CREATE TABLE steadyworker_results (
         number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,

@@ -305,7 +305,7 @@ DONE_MANY = f"""
     ){_LET_GO}
     SELECT uid FROM ended
 """
-# This statement follows `DONE_MANY`, so it adds the results of those jobs only that are done under their run's fence.
+# This statement follows `DONE_MANY`, so it adds results only for jobs that are done under their run's fence.
 ADD_RESULTS = """
     INSERT INTO steadyworker_results (number, value)
     SELECT number, value FROM steadyworker_jobs

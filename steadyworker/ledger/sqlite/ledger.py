@@ -302,7 +302,7 @@ class SqliteLedger(Ledger):
         return row
 
     def _own_version(self) -> str:
-        """Return the version of this worker process, which is found at the first claim, because that takes a millisecond."""
+        """Return the version of this worker process, read at the first claim, because this takes a millisecond."""
         self._version = self._version or version()
         return self._version
 

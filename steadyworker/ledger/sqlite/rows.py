@@ -28,7 +28,12 @@ def kept_values(message: KeptMessage) -> Values:
 
 
 def row_of(found: Sequence[Any], clock: Clock, times: Times, boot: str, is_dead: Callable[[str], bool]) -> Row:
-    """Return the present row; its lease is over if lease and margin have passed by this boot's clock, if the lease is of another boot, or if `is_dead(owner)` is true."""
+    """
+    Return the present row.
+
+    The row's lease is over if lease and margin have passed by this boot's clock, or if the lease is of another boot.
+    The lease is also over if `is_dead(owner)` is true.
+    """
     # Columns are read by position, because a lookup of 35 columns by name takes longer than the read from the file.
     (
         namespace, queue, key, round_, uid, state, body_sha256, hop, fence, owner, lease_boot, lease_until,

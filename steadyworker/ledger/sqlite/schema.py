@@ -77,7 +77,7 @@ _JOBS_DEAD = "CREATE INDEX jobs_dead ON jobs (state) WHERE state = 'dead'"
 """The index of the jobs that failed for good, in the order of their numbers; a job that ends well is never in it."""
 
 _MESSAGES = (
-    # The number is the number of the job's row.
+    # The column `number` has the number of the job's row.
     "CREATE TABLE messages (number INTEGER PRIMARY KEY, body BLOB NOT NULL, facts BLOB NOT NULL) STRICT",
     """
     CREATE TRIGGER message_goes_with_its_job AFTER DELETE ON jobs BEGIN
@@ -99,7 +99,7 @@ _MESSAGES = (
     """,
 )
 ATTEMPTS: tuple[str, ...] = (
-    # The number is the number of the job's row.
+    # The column `number` has the number of the job's row.
     # A new job's number is its first fence, so the rows of new jobs are appended to the table, and share its last page.
     """
     CREATE TABLE attempts (
@@ -240,7 +240,7 @@ FACTS: tuple[str, ...] = (
 """The statements that make the other tables of `steadyworker.ledger.facts`, which no decision reads."""
 
 RESULTS: tuple[str, ...] = (
-    # The number is the number of the job's row; a table of its own keeps the rows of jobs short.
+    # The column `number` has the number of the job's row; a separate table keeps the rows of jobs short.
     "CREATE TABLE results (number INTEGER PRIMARY KEY, value BLOB NOT NULL) STRICT",
     """
     CREATE TRIGGER result_goes_with_its_job AFTER DELETE ON jobs BEGIN

@@ -11,7 +11,8 @@ Two witnesses beside the ledger can show that the ledger's count is too low:
 If an operator restores the whole folder, the second witness is old, too.
 But the inode of the restored ledger file differs from the inode in the file's table `meta`.
 A file keeps its inode when the machine starts again, and when a container starts again (on a volume and in overlayfs).
-Some FUSE file systems give their files new inodes at each mount; so do network file systems, but a ledger refuses network file systems.
+Some FUSE file systems give their files new inodes at each mount.
+Network file systems do so, too, but a ledger refuses network file systems.
 On such a FUSE file system, the ledger counts as a copy after each mount.
 Then a job whose message is lost waits for an operator; nothing else changes.
 

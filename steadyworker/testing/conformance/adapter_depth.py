@@ -80,7 +80,7 @@ class DepthPromises(AdapterBench):
             assert self.delay - 1 <= age <= self.delay + self.within
 
     def test_counting_and_browsing_change_nothing(self, adapter: Adapter) -> None:
-        """Afterwards, each message arrives once, and is not marked as redelivered."""
+        """After a count and a browse, each message arrives once, and is not marked as redelivered."""
         for each in messages(3):
             adapter.publish(each)
         for _ in range(3):

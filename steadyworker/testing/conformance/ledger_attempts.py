@@ -49,11 +49,11 @@ class AttemptPromises(LedgerBench):
     """Tests of the promises of attempts."""
 
     def test_a_job_without_a_row_has_no_attempts(self, ledger: Ledger) -> None:
-        """Its runs go with its row."""
+        """The attempts of a job are deleted with its row."""
         assert list(ledger.facts.attempts(JOB)) == []
 
     def test_a_claim_records_an_attempt(self, ledger: Ledger) -> None:
-        """It has no end yet, and its start is that of the row."""
+        """A new attempt has no end yet, and the same start as the row."""
         row = begun(ledger)
         (attempt,) = ledger.facts.attempts(JOB)
         assert attempt == Attempt(
@@ -62,13 +62,13 @@ class AttemptPromises(LedgerBench):
         assert abs(attempt.started_at - (row.started_at or 0.0)) < 1.0
 
     def test_a_claim_without_a_run_records_no_attempt(self, ledger: Ledger) -> None:
-        """A process that only makes a job dead runs nothing."""
+        """A worker process that only makes a job dead runs nothing, so no attempt is recorded."""
         row = begun(ledger, run=None)
         assert ledger.done(row.token, WELL)
         assert list(ledger.facts.attempts(JOB)) == []
 
     def test_each_end_is_recorded_with_its_outcome(self, ledger: Ledger) -> None:
-        """Every field that the runner gives is there, and the time of the end."""
+        """The attempt has every field that the runner gave, and the time of the end."""
         ends: dict[str, Callable[[Row], bool]] = {
             "done": lambda row: ledger.done(row.token, WELL),
             "interrupted": lambda row: ledger.interrupted(row.token, Counters(), Ending("interrupted")),
@@ -88,7 +88,7 @@ class AttemptPromises(LedgerBench):
             assert (attempt.checkpoint_before, attempt.checkpoint_after) == (None, '{"at":17}')
 
     def test_an_end_without_an_ending_leaves_the_attempt(self, ledger: Ledger) -> None:
-        """A verdict that replaces an earlier one changes the job, not how its run ended."""
+        """A verdict that replaces an earlier verdict changes the job, and not the attempt: the run has ended before."""
         row = begun(ledger)
         assert ledger.moving(row.token, AGAIN, FAILED)
         ended = last(ledger)
@@ -96,7 +96,7 @@ class AttemptPromises(LedgerBench):
         assert last(ledger) == ended
 
     def test_a_refused_write_leaves_the_attempt(self, ledger: Ledger) -> None:
-        """The run no longer holds the job."""
+        """The run no longer holds the job, so the ledger changes nothing."""
         row = begun(ledger)
         stale = replace(row.token, owner=OTHER)
         assert not ledger.done(stale, WELL)
@@ -110,7 +110,7 @@ class AttemptPromises(LedgerBench):
         assert [(attempt.fence, attempt.outcome) for attempt in ledger.facts.attempts(JOB)] == [(row.fence, "")]
 
     def test_a_later_claim_ends_a_lost_attempt(self, ledger: Ledger) -> None:
-        """The attempts are in the order of their fences; the second begins with the checkpoint of the first."""
+        """The attempts are in the order of their fences; the second attempt begins with the checkpoint of the first."""
         first = begun(ledger)
         assert ledger.checkpoint(first.token, b"400")
         second = begun(ledger, run=Began(1, "taken over", 8), before=seen(ledger), owner="far/boot/other")
@@ -121,13 +121,13 @@ class AttemptPromises(LedgerBench):
         assert (taken.slot, taken.epoch, taken.checkpoint_before) == (1, 8, "400")
 
     def test_a_job_that_was_lost_too_often_has_a_lost_attempt(self, ledger: Ledger) -> None:
-        """No run begins, so there is no second attempt."""
+        """The take-over begins no run, so there is no second attempt."""
         begun(ledger)
         assert ledger.lose(seen(ledger), OTHER, DEAD_END) is not None
         assert [attempt.outcome for attempt in ledger.facts.attempts(JOB)] == ["lost"]
 
     def test_a_settlement_that_is_taken_over_is_no_attempt(self, ledger: Ledger) -> None:
-        """The run has ended before."""
+        """A take-over of a settlement begins no run, because the job's run has already ended."""
         row = begun(ledger)
         assert ledger.moving(row.token, AGAIN, FAILED)
         ended = last(ledger)
@@ -137,7 +137,7 @@ class AttemptPromises(LedgerBench):
         assert list(ledger.facts.attempts(JOB)) == [ended]
 
     def test_a_turn_records_attempts_as_single_writes_do(self, ledger: Ledger) -> None:
-        """A claim without a run has none; the end of a run without an ending stays open."""
+        """A claim without a run records no attempt; an end without an `Ending` leaves the attempt open."""
         ids = [replace(JOB, key=key) for key in ("a", "b", "c")]
         runs = [FIRST, None, AGAIN_BEGUN]
         claims = [Claimed(id, None, ME, 0, BODY, Counters(), run=run) for id, run in zip(ids, runs, strict=True)]
@@ -159,7 +159,7 @@ class AttemptPromises(LedgerBench):
         assert ended[0][0].ended_at is not None
 
     def test_the_last_attempts_of_a_job_stay(self, ledger: Ledger) -> None:
-        """Each claim above the limit deletes the oldest; those of another job stay."""
+        """Each claim above the limit deletes the oldest attempt of the job; the attempts of other jobs stay."""
         other = begun(ledger, replace(JOB, key="other"))
         row, fences = begun(ledger), []
         for _ in range(MOST_ATTEMPTS + 3):
@@ -170,7 +170,7 @@ class AttemptPromises(LedgerBench):
         assert last(ledger, other.id).fence == other.fence
 
     def test_attempts_go_with_their_job(self, ledger: Ledger) -> None:
-        """A later job with the same key begins without them."""
+        """A later job with the same key begins without attempts."""
         row = begun(ledger)
         assert ledger.moving(row.token, DEAD_END, FAILED)
         assert ledger.moved(row.token)
@@ -180,7 +180,7 @@ class AttemptPromises(LedgerBench):
         assert [attempt.fence for attempt in ledger.facts.attempts(JOB)] == [new.fence]
 
     def test_a_checkpoint_is_shown_cut_and_without_secrets(self, ledger: Ledger) -> None:
-        """It is the handler's data, which can have a URL with a password."""
+        """A checkpoint is the handler's data, which can have a URL with a password."""
         row = begun(ledger)
         url = b'{"to":"amqp://user:canary-secret@host/","left":"' + b"x" * 5_000
         assert ledger.checkpoint(row.token, url)
@@ -192,7 +192,7 @@ class AttemptPromises(LedgerBench):
         assert "canary-secret" not in text
 
     def test_a_purge_deletes_the_old_attempts_of_a_queue(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Each queue has its own time; the job's row stays, and so does the attempt of a run that goes on."""
+        """Each queue has its own time for attempts; the job's row and the attempt of a present run stay."""
         ledger.retain(JOB.namespace, JOB.queue, Retention(attempts=0.5))
         rows = {queue: begun(ledger, replace(JOB, queue=queue)) for queue in (JOB.queue, "other")}
         for row in rows.values():

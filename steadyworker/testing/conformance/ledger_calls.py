@@ -1,4 +1,4 @@
-"""The promises of the calls of `on_dead`: a verdict owes a call, and one process at a time makes it."""
+"""The promises of the calls of `on_dead`: a verdict records that a call is owed, and one process at a time makes it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class CallPromises(LedgerBench):
     """Tests of the promises of owed calls."""
 
     def test_only_a_verdict_with_its_flag_owes_a_call(self, ledger: Ledger) -> None:
-        """Other dead jobs owe none, and neither do other queues."""
+        """For another dead job, or another queue, no call is owed."""
         given_up(ledger, replace(JOB, key="silent"), DEAD_END)
         given_up(ledger, replace(JOB, queue="other"))
         given_up(ledger, replace(JOB, namespace="other"))
         assert call_of(ledger) is None
 
     def test_a_call_is_due_once_the_job_is_dead(self, ledger: Ledger) -> None:
-        """Before, its dead letter may be lost with the process."""
+        """Before the job is dead, its dead letter may be lost with the process, so no call is due."""
         token = claimed(ledger).token
         assert ledger.moving(token, OWING)
         assert call_of(ledger) is None
@@ -45,7 +45,7 @@ class CallPromises(LedgerBench):
         assert call_of(ledger) == OwedCall(JOB, 1)
 
     def test_a_refused_verdict_owes_no_call(self, ledger: Ledger) -> None:
-        """The run no longer holds the job."""
+        """The run no longer holds the job, so the ledger changes nothing."""
         token = claimed(ledger).token
         assert not ledger.moving(replace(token, owner=OTHER), OWING)
         assert ledger.moving(token, DEAD_END)
@@ -53,7 +53,7 @@ class CallPromises(LedgerBench):
         assert call_of(ledger) is None
 
     def test_a_verdict_that_replaces_a_retry_owes_a_call(self, ledger: Ledger) -> None:
-        """The broker has refused the retry; a third verdict owes no second call."""
+        """The broker refused the retry, so a second verdict makes a dead letter; a third verdict adds no second call."""
         token = claimed(ledger).token
         assert ledger.moving(token, AGAIN)
         for _ in range(2):
@@ -63,7 +63,7 @@ class CallPromises(LedgerBench):
         assert call_of(ledger) is None
 
     def test_a_job_that_was_lost_too_often_owes_a_call(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The take-over records the verdict."""
+        """The take-over of the job records the verdict, and with it the owed call."""
         claimed(ledger)
         self.lease_ends(clock)
         lost = ledger.lose(seen(ledger), OTHER, Verdict(Moving.DEAD, "lost", Counters(losses=5), owes_call=True))
@@ -72,7 +72,7 @@ class CallPromises(LedgerBench):
         assert call_of(ledger) == OwedCall(JOB, 1)
 
     def test_a_reserved_call_has_one_caller_until_its_lease_is_over(self, ledger: Ledger, clock: FakeClock) -> None:
-        """Then its process is dead, and the call is due again; other calls are not."""
+        """After the lease, the caller counts as dead, and its call is due again; a call that has ended is not."""
         ids = [replace(JOB, key=key) for key in ("a", "b")]
         for id in ids:
             given_up(ledger, id)
@@ -83,7 +83,7 @@ class CallPromises(LedgerBench):
         assert [call_of(ledger), call_of(ledger)] == [OwedCall(ids[0], 2), None]
 
     def test_a_call_that_ended_is_no_longer_owed(self, ledger: Ledger, clock: FakeClock) -> None:
-        """It was made."""
+        """A call that was made is not due again."""
         given_up(ledger)
         call = call_of(ledger)
         assert call is not None
@@ -92,7 +92,7 @@ class CallPromises(LedgerBench):
         assert call_of(ledger) is None
 
     def test_a_call_that_failed_is_due_again_after_its_wait(self, ledger: Ledger, clock: FakeClock) -> None:
-        """The number of the try rises."""
+        """When the call is due again, its number of tries is higher."""
         given_up(ledger)
         call = call_of(ledger)
         assert call is not None
@@ -106,7 +106,7 @@ class CallPromises(LedgerBench):
     def test_the_end_of_an_earlier_try_changes_nothing(
         self, ledger: Ledger, clock: FakeClock, again_in: float | None
     ) -> None:
-        """A frozen process wakes up, while another one makes the call."""
+        """A frozen process can wake up while another process makes the call."""
         given_up(ledger)
         first = call_of(ledger)
         self.let_pass(clock, LEASE + 1.0)
@@ -118,7 +118,7 @@ class CallPromises(LedgerBench):
         assert call_of(ledger) == OwedCall(JOB, 3)
 
     def test_a_call_goes_with_its_row(self, ledger: Ledger) -> None:
-        """A job that was replayed or dropped is no longer given up."""
+        """A job that was replayed or dropped is no longer given up, so its call is no longer owed."""
         given_up(ledger)
         ledger.forget(JOB)
         assert call_of(ledger) is None

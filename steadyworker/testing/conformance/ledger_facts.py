@@ -50,10 +50,10 @@ def minute(at: int, *counts: int, queue: str = "exports", outcome: str = "done")
 
 
 class FactPromises(LedgerBench):
-    """Tests of every promise of `steadyworker.ledger.facts.Facts`, but those of attempts."""
+    """Tests of every promise of `steadyworker.ledger.facts.Facts`, except the promises of attempts."""
 
     def test_a_report_comes_back_with_its_owner(self, ledger: Ledger) -> None:
-        """A later registration replaces the report; an owner of an older version has none."""
+        """A later registration replaces the report; an owner of an older version has no report."""
         ledger.register(ME, "host", ["shop/exports"], REPORT)
         ledger.register(OTHER, "host", [])
         assert {seen.owner: seen.report for seen in ledger.owners()} == {ME: REPORT, OTHER: None}
@@ -79,7 +79,7 @@ class FactPromises(LedgerBench):
         assert ledger.last_progress(JOB) == Progress(1, 1000, "", 500.0)
 
     def test_progress_without_a_number_has_no_earlier_sample(self, ledger: Ledger) -> None:
-        """A sample without a number neither is nor replaces an earlier sample."""
+        """A sample without a number never becomes the earlier sample, and never replaces it."""
         row = claimed(ledger)
         for at, done in ((0.0, None), (10.0, 1.0), (80.0, None), (90.0, 2.0)):
             ledger.progress(row.token, Progress(done, None, "", at))
@@ -99,7 +99,7 @@ class FactPromises(LedgerBench):
         assert list(ledger.facts.link_events(0, owner=OTHER, fences=[7])) == []
 
     def test_counts_of_one_minute_add_up(self, ledger: Ledger) -> None:
-        """Two worker processes count the same minute."""
+        """Two worker processes can count the same minute; the ledger adds their counts."""
         ledger.facts.add_minutes([minute(60, 1, 2), minute(120, 0, 0, 5), minute(60, 1, queue="refunds")])
         ledger.facts.add_minutes([minute(60, 3), minute(60, *[0] * 11, 4), minute(60, 1, outcome="failed")])
         ledger.facts.add_minutes([])
@@ -197,7 +197,7 @@ class FactPromises(LedgerBench):
         assert list(ledger.facts.actions(found[2].at)) == found
 
     def test_one_process_of_a_fleet_may_measure(self, ledger: Ledger, tmp_path: Path, clock: FakeClock) -> None:
-        """Each queue has its own period."""
+        """Each queue has its own period, in which one process may measure."""
         second, every = self.make_ledger(tmp_path, clock, self.times), self.times.renew
         assert ledger.facts.may_measure("shop", "exports", every)
         assert not second.facts.may_measure("shop", "exports", every)

@@ -301,7 +301,7 @@ class RecordPromises(LedgerBench):
         assert [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=0.0, lost=2))] == ["twice", "late"]
 
     def test_snoozed_jobs_are_listed_alone_or_left_out(self, ledger: Ledger) -> None:
-        """`snoozed` chooses by the reason; an error whose reason begins like that of a snooze is no snooze."""
+        """`snoozed` selects by the reason; an error whose reason begins like the reason of a snooze is no snooze."""
         reasons = {"snoozed": replace(AGAIN, reason=f"{SNOOZED}20 s", error_class="", error_text=""), "failed": AGAIN}
         reasons["odd"] = replace(AGAIN, reason=f"{SNOOZED}ever")
         for key, verdict in reasons.items():
@@ -392,7 +392,7 @@ class RecordPromises(LedgerBench):
 
     @pytest.mark.parametrize("name", ["done", "dead", "cancelled"])
     def test_a_queue_keeps_what_has_ended_for_its_own_times(self, ledger: Ledger, clock: FakeClock, name: str) -> None:
-        """A time applies to its kind of end and to its queue; a settlement without a confirm keeps the job for 14 days."""
+        """Each queue has its own time for each kind of end; without the broker's confirm, the ledger keeps a done job for 14 days."""
         shorter: dict[str, float] = {name: 0.5}
         ledger.retain(JOB.namespace, JOB.queue, Retention(**shorter))
         for queue in (JOB.queue, "other"):

@@ -39,7 +39,7 @@ class TurnPromises(LedgerBench):
     """Tests of several writes in one commit."""
 
     def test_a_turn_claims_and_ends_jobs_as_single_writes_do(self, ledger: Ledger) -> None:
-        """Each result is in the place of its write; fences rise in the order of the claims."""
+        """The results have the order of the writes; the fences rise in the order of the claims."""
         running = [claimed(ledger, id) for id in keyed("x", "a", "m")]
         claims = [first_claim(id, counters=Counters(attempts=number)) for number, id in enumerate(keyed("c", "b", "d"))]
         rows, ended = ledger.record(claims, [(row.token, None) for row in running])
@@ -55,7 +55,7 @@ class TurnPromises(LedgerBench):
         assert [renewal.granted for renewal in ledger.renew([row.token for row in granted])] == [True] * 3
 
     def test_a_turn_keeps_the_messages_of_its_claims_and_deletes_those_of_its_ends(self, ledger: Ledger) -> None:
-        """A claim without a message keeps none."""
+        """For a claim without a message, the ledger keeps no message."""
         first, second, third = keyed("a", "b", "c")
         rows, _ = ledger.record([first_claim(first), first_claim(second, None), first_claim(third)], [])
         assert [ledger.message(id) for id in (first, second, third)] == [MESSAGE, None, MESSAGE]
@@ -64,7 +64,7 @@ class TurnPromises(LedgerBench):
         assert [ledger.message(id) for id in (first, second, third)] == [None] * 3
 
     def test_a_turn_refuses_what_a_single_write_would_refuse_and_grants_the_rest(self, ledger: Ledger) -> None:
-        """It refuses a claim of a job that has a row, the second claim of one job, and the end of a run that holds no job."""
+        """The ledger refuses a claim of a job with a row, a second claim of one job, and an end of a run that holds no job."""
         stale = claimed(ledger, replace(JOB, key="taken"))
         taken = claimed(ledger, stale.id, OTHER, stale)
         ended_already = in_state(ledger, State.DONE)[1]
@@ -85,7 +85,7 @@ class TurnPromises(LedgerBench):
     def test_the_first_claim_of_a_round_in_a_turn_begins_at_the_checkpoint_of_the_round_before(
         self, ledger: Ledger
     ) -> None:
-        """The claims of first rounds beside it begin without a checkpoint."""
+        """The other claims of the turn, which are for first rounds, begin without a checkpoint."""
         in_state(ledger, State.DEAD, checkpoint=b"400")
         other = replace(JOB, key="other")
         rows, _ = ledger.record([first_claim(replace(JOB, round=1)), first_claim(other)], [])
