@@ -37,7 +37,7 @@ from steadyworker.runner.settlement_plan import Incoming, RecordDone, RecordInte
 from steadyworker.runner.state import Deps, Run
 from steadyworker.runner.waits import Waits
 from steadyworker.spec import WorkerSpec
-from steadyworker.telemetry.traces import RunSpan
+from steadyworker.telemetry.run_span import RunSpan
 
 REFUSED = "the broker refuses its copies: "
 """The beginning of a dead letter's reason if the broker never accepts a copy of the job's message; the broker's own text follows."""

@@ -42,7 +42,7 @@ from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState,
 from steadyworker.runner.turn import Granted, TurnWrites
 from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Ended, Slot
-from steadyworker.telemetry.traces import begin_run
+from steadyworker.telemetry.run_span import begin_run
 
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""

@@ -37,7 +37,7 @@ from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
 from steadyworker.slots.base import Asked, JobService, PolledSlot, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
-from steadyworker.telemetry.traces import RunSpan
+from steadyworker.telemetry.run_span import RunSpan
 
 EventOf = TypeVar("EventOf")
 

@@ -1,6 +1,8 @@
 """
 Traces: one span of OpenTelemetry for each run, with a link to the span in which the sender sent the message.
 
+`run_span.py` makes the span of a run, in the worker process; the functions here are for senders and handlers.
+
 ::
 
     the sender's trace             the run's trace
@@ -23,70 +25,12 @@ from typing import TYPE_CHECKING
 
 from steadyworker.telemetry.late_imports import libraries_first
 from steadyworker.telemetry.logs import get_logger
-from steadyworker.text.versions import version
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.composite import CompositePropagator
-    from opentelemetry.trace import Span
 
-_API = "opentelemetry.trace"
-
-
-class RunSpan:
-    """
-    The span of one run, for the runner's thread.
-
-    `headers` let the handler's spans, in another process, be children of this span.
-    """
-
-    def __init__(self, span: Span, headers: Mapping[str, str]) -> None:
-        self.headers = headers
-        self._span = span
-
-    def end(self, outcome: str, failure: str = "") -> None:
-        """End the span with the name of the run's outcome; `failure` is the type of the error, empty for a run that did not fail."""
-        with _errors_logged():
-            from opentelemetry.trace import StatusCode
-
-            self._span.set_attribute("steadyworker.outcome", outcome)
-            if failure:
-                self._span.set_attribute("error.type", failure)
-                self._span.set_status(StatusCode.ERROR)
-            self._span.end()
-
-
-def begin_run(system: str, queue: str, headers: Mapping[str, str], facts: Mapping[str, str | int]) -> RunSpan | None:
-    """
-    Begin the span of a run; return None if nothing traces this process.
-
-    `system` is the broker's name in traces, `headers` are those of the run's message, and `facts` describe the run.
-    """
-    if _API not in sys.modules:
-        return None
-    with _errors_logged():
-        from opentelemetry import propagate, trace
-        from opentelemetry.context import Context
-
-        sent = propagate.extract(headers, Context())
-        sender = trace.get_current_span(sent).get_span_context()
-        about = {"messaging.destination.name": queue} | {f"steadyworker.{name}": fact for name, fact in facts.items()}
-        operation = {"messaging.operation.name": "process", "messaging.operation.type": "process"}
-        tracer = trace.get_tracer("steadyworker", version())
-        span = tracer.start_span(
-            f"process {queue}",
-            trace.set_span_in_context(trace.INVALID_SPAN, sent),  # a trace of its own: retries can go on for days
-            trace.SpanKind.CONSUMER,
-            {"messaging.system": system, **operation, **about},
-            [trace.Link(sender)] if sender.is_valid else [],
-        )
-        if span.get_span_context().is_valid:  # otherwise the process has no tracer provider
-            within = trace.set_span_in_context(span, sent)
-            # This span has no operation and not the kind of a consumer, because each message counts once.
-            tracer.start_span(f"start {queue}", within, attributes=about).end()
-            ours: dict[str, str] = {}
-            _between_processes().inject(ours, within)
-            return RunSpan(span, ours)
-    return None
+API = "opentelemetry.trace"
+"""The module by which a program uses spans; if the program has not imported it, nothing traces the program."""
 
 
 @contextmanager
@@ -94,10 +38,10 @@ def continued(headers: Mapping[str, str]) -> Iterator[None]:
     """Let the spans within the `with` block be children of the span with these `RunSpan.headers`; without headers, do nothing."""
     token = None
     if headers:
-        with _errors_logged(), libraries_first():
+        with errors_logged(), libraries_first():
             from opentelemetry.context import Context, attach
 
-            token = attach(_between_processes().extract(headers, Context()))
+            token = attach(between_processes().extract(headers, Context()))
     try:
         yield
     finally:
@@ -114,8 +58,8 @@ def sender_headers(given: Mapping[str, str]) -> dict[str, str]:
     They are empty, too, if the sender has `given` a header `traceparent`.
     """
     headers: dict[str, str] = {}
-    if _API in sys.modules and "traceparent" not in given:
-        with _errors_logged():
+    if API in sys.modules and "traceparent" not in given:
+        with errors_logged():
             from opentelemetry import propagate, trace
 
             if trace.get_current_span().get_span_context().is_valid:
@@ -123,7 +67,7 @@ def sender_headers(given: Mapping[str, str]) -> dict[str, str]:
     return headers
 
 
-def _between_processes() -> CompositePropagator:
+def between_processes() -> CompositePropagator:
     """Return the propagator from the worker process to the handler, which no setting changes."""
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.propagators.composite import CompositePropagator
@@ -133,7 +77,7 @@ def _between_processes() -> CompositePropagator:
 
 
 @contextmanager
-def _errors_logged() -> Iterator[None]:
+def errors_logged() -> Iterator[None]:
     """Log an error of OpenTelemetry, or of a user's part of it, and go on."""
     try:
         yield

@@ -77,12 +77,15 @@ def test_no_logging_configuration_doubles_a_line_or_loses_its_key(stage: Stage, 
 
 
 def test_a_handler_of_the_user_for_another_place_also_gets_the_lines_of_its_level(stage: Stage) -> None:
-    for name, page in (("exports.py", "README.md"), ("alarms.py", "deploy/README.md")):
-        (stage.folder / name).write_text(Page(page).files()[name])
+    """The worker process and the child import the module that adds the handler."""
+    (stage.folder / "alarms.py").write_text(Page("deploy/README.md").files()["alarms.py"])
+    exports = Page("README.md").files()["exports.py"]
+    (stage.folder / "exports.py").write_text(f"import alarms, logging\n{exports}\nlogging.error('imported')\n")
     stage.send("payment-exports", {"merchant": 17}, key="wrong")
-    process = stage.command("run", "alarms:PaymentExports", max_jobs=1)
+    process = stage.command("run", "exports:PaymentExports", max_jobs=1)
     process.ended(0)
-    (line,) = stage.lines("errors.log")
+    *imported, line = stage.lines("errors.log")
+    assert imported == ["imported"] * 2
     assert "'event': 'job_settled'" in line
     assert "'key': 'wrong'" in line
     (settled,) = [line for line in lines_of(process) if line["event"] == "job_settled"]
