@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,8 +16,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from steadyworker.adapter import Capabilities
+from steadyworker.adapter import Capabilities, QueueSpec, Settings
 from steadyworker.backends.connections import JobQueue
+from steadyworker.backends.registry import open_adapter
 from steadyworker.client import message
 from steadyworker.delivery import UID, Target
 from steadyworker.ledger.base import JobId, Renewal
@@ -168,6 +170,25 @@ def test_the_span_of_a_run_whose_lease_another_run_has_is_an_error(bench: Bench,
     found = attributes(run)
     assert (found["steadyworker.outcome"], found["error.type"]) == ("fenced", "fenced")
     assert run.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize(
+    ("url", "system"),
+    [
+        ("amqp://127.0.0.1:1/", "rabbitmq"),
+        ("stomp://127.0.0.1:1", "activemq"),
+        ("rocketmq://127.0.0.1:1", "rocketmq"),
+        ("rocketmq+grpc://127.0.0.1:1", "rocketmq"),
+        ("sqlite:{folder}/broker.db", "steadyworker"),
+    ],
+)
+def test_each_broker_has_the_name_that_the_conventions_give_it(tmp_path: Path, url: str, system: str) -> None:
+    queue = QueueSpec(QUEUE, f"{QUEUE}.dead")
+    adapter = open_adapter(url.format(folder=tmp_path), queue, Settings())
+    try:
+        assert adapter.capabilities.system == system
+    finally:
+        adapter.stop(1)
 
 
 # --- The way of a trace ----------------------------------------------------------------------------------------------------

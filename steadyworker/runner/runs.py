@@ -135,7 +135,7 @@ class Runs:
         attempt = row.counters.attempts + 1
         why = "after a lost record" if row.id in self._unrecorded else report.why(before, lost=lost)
         self._unrecorded.discard(row.id)
-        facts = {"fence": row.fence, "attempt": attempt, "why": why}
+        facts: dict[str, str | int] = {"fence": row.fence, "attempt": attempt, "why": why}
         system = self._deps.adapter.capabilities.system
         run.span = begin_run(system, row.id.queue, envelope.delivery.headers, facts)
         slot.run(task_of(row, envelope, self._deps.spec, run.span))
