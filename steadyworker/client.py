@@ -179,6 +179,7 @@ class Client:
             delay: The least time until the job may start: seconds, a timedelta, or a text such as "1h".
                 A datetime with a time zone is the time before which the job does not start; a time in the past is now.
             headers: Your own headers for the handler; names that begin with `sw-` are reserved for SteadyWorker.
+                In an active span of OpenTelemetry, the message also has the headers of the span's context.
             again: Run the job even if the ledger has a record of this key; the new job is the key's next round.
 
         Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -224,19 +225,27 @@ def test_a_sender_without_a_valid_context_has_no_link(bench: Bench, spans: Expor
     assert links(run) == []
 
 
-def test_the_spans_of_a_handler_are_children_of_its_run(harness: MakeHarness, spans: Exporter) -> None:
+def reads_the_pages(found: list[Any]) -> None:
+    """Note the baggage, and the message that `Client.send` would send, within a span."""
+    with trace.get_tracer("shop").start_as_current_span("read the pages"):
+        sent = message(JobQueue("next", "next", None, Any), {}, key=None, delay=0, headers={})
+        found.append((baggage.get_baggage("tenant"), sent))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_spans_of_a_handler_are_children_of_its_run(
+    harness: MakeHarness, spans: Exporter, asynchronous: bool
+) -> None:
     found: list[Any] = []
 
-    def handle(job: Any) -> None:
-        with trace.get_tracer("shop").start_as_current_span("read the pages"):
-            found.append(
-                (
-                    baggage.get_baggage("tenant"),
-                    message(JobQueue("next", "next", None, Any), {}, key=None, delay=0, headers={}),
-                )
-            )
+    def handle(_self: object, _job: Any) -> None:
+        reads_the_pages(found)
 
-    exports = worker(handle)
+    async def handle_later(_self: object, _job: Any) -> None:
+        await asyncio.sleep(0)
+        reads_the_pages(found)
+
+    exports = worker(handle=handle_later if asynchronous else handle)
     h = harness(exports)
     h.wait(h.send(exports, {}, headers={"traceparent": SENDER, "baggage": "tenant=north"}))
     (run,) = named(spans, "process")
