@@ -110,7 +110,7 @@ class _Receives(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, *_: Any) -> None: ...
+    def log_message(self, format: str, *args: Any) -> None: ...
 
 
 @pytest.fixture
