@@ -89,6 +89,7 @@ class Capabilities:
     The runner and `check` read this data, so their code depends on no broker's name.
 
     Attributes:
+        system: The broker's name in traces, `messaging.system` in the semantic conventions of OpenTelemetry.
         delays: The kind of delay that the broker has.
         levels: The broker's delay levels in seconds, ascending; the adapter rounds other delays up to the next level.
         stable_ids: If a message has an id, the id stays the same in every redelivery.
@@ -119,6 +120,7 @@ class Capabilities:
             If False, `identity()` returns the addresses in the URL: each as `host:port`, sorted, separated by commas.
     """
 
+    system: str = "unknown"
     delays: Delays = Delays.EXACT
     levels: tuple[float, ...] = ()
     stable_ids: bool = True

@@ -44,6 +44,7 @@ from steadyworker.ledger.base import Row
 from steadyworker.names import checked_key, no_unicode, normal_key
 from steadyworker.outcome import JobState
 from steadyworker.runner.envelope import key_of
+from steadyworker.telemetry.traces import sender_headers
 from steadyworker.text.plain_text import plain_text, surrogate_in
 from steadyworker.units import count_text
 from steadyworker.worker import Worker
@@ -178,6 +179,7 @@ class Client:
             delay: The least time until the job may start: seconds, a timedelta, or a text such as "1h".
                 A datetime with a time zone is the time before which the job does not start; a time in the past is now.
             headers: Your own headers for the handler; names that begin with `sw-` are reserved for SteadyWorker.
+                In an active span of OpenTelemetry, the message also has the headers of the span's context.
             again: Run the job even if the ledger has a record of this key; the new job is the key's next round.
 
         Raises:
@@ -461,7 +463,9 @@ def message(
     name = _key(key, headers, queue.key_header)
     own = {KEY: name} if queue.key_header is None else {KEY: name, queue.key_header: name}
     to = Target.LATER if wait else Target.WORK
-    return OutgoingMessage(to, body, {**headers, **own}, delay=wait, message_id=name, first=True)
+    return OutgoingMessage(
+        to, body, {**sender_headers(headers), **headers, **own}, delay=wait, message_id=name, first=True
+    )
 
 
 def _check_body(adapter: Adapter, outgoing: OutgoingMessage) -> None:

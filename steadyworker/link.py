@@ -33,6 +33,7 @@ class Task(Struct, frozen=True, kw_only=True):
     `last_checkpoint` is the JSON text of the user's checkpoint.
     `redelivered` is the broker's mark on the delivery with which the run begins; None if the broker does not report it.
     `time_limit` and `stall_limit` are seconds, or None; the slot enforces both.
+    `trace` has the headers of the run's span, which the spans of the handler continue; empty if no span traces the run.
     `gave_up` is the reason why the job is dead, if the slot calls `on_dead` instead of `handle`; otherwise None.
     At the time limit, the slot kills the run.
     The job's calls raise Interrupt from 10 s before the limit, but not before 80 % of the limit has passed.
@@ -54,6 +55,7 @@ class Task(Struct, frozen=True, kw_only=True):
     time_limit: float | None = None
     stall_limit: float | None = None
     gave_up: str | None = None
+    trace: Mapping[str, str] = {}
 
     def context(self) -> dict[str, object]:
         """Return the fields that every log line of the job has."""
@@ -63,8 +65,9 @@ class Task(Struct, frozen=True, kw_only=True):
             "attempt": self.attempt,
             "fence": self.fence,
         }
-        trace = self.headers.get("traceparent", "").split("-")
-        return fields | ({"trace_id": trace[1]} if len(trace) > 1 else {})
+        span = (self.trace or self.headers).get("traceparent", "").split("-")
+        names = ("trace_id", "span_id") if self.trace else ("trace_id",)
+        return fields | dict(zip(names, span[1:], strict=False))
 
 
 class _RequestBase(Struct, tag=True, array_like=True):

@@ -83,10 +83,14 @@ class Plain(Worker[bytes]):
 atexit.register(write_modules, f"end-{os.getpid()}")
 """
 
+_LEFT_OUT = ("steadyworker.exports", "steadyworker.diagnosis", "opentelemetry")
+
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])
-def test_a_worker_process_that_exports_nothing_has_no_module_of_a_side_house(tmp_path: Path, isolation: str) -> None:
-    """Neither the worker process at its end nor its child during a run; a retry's warnings would import the catalogue."""
+def test_sender_and_worker_process_import_no_side_house_and_no_tracing_that_they_do_not_need(
+    tmp_path: Path, isolation: str
+) -> None:
+    """Neither the sender, nor the worker process at its end nor its child during a run; a retry's warnings would import the catalogue."""
     (tmp_path / "app.py").write_text(APP)
     environ = {**os.environ, "STEADYWORKER_STATE_DIR": str(tmp_path / "state"), "ISOLATION": isolation}
     for arguments in (["send", "app:Plain", "-"], ["run", "app:Plain", "--max-jobs", "1"]):
@@ -101,7 +105,7 @@ def test_a_worker_process_that_exports_nothing_has_no_module_of_a_side_house(tmp
     for path in tmp_path.glob("modules-of-*"):
         modules = path.read_text().split()
         assert "steadyworker.job" in modules
-        assert [name for name in modules if name.startswith(("steadyworker.exports", "steadyworker.diagnosis"))] == []
+        assert [name for name in modules if name.startswith(_LEFT_OUT)] == []
 
 
 def test_files_of_a_user_hide_no_library_that_is_imported_late(tmp_path: Path) -> None:

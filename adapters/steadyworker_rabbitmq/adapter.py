@@ -92,6 +92,7 @@ class RabbitmqAdapter(
         prepared = self._preparation.known
         several = prepared is None or (prepared.counts_holders and not prepared.continues_consumers)
         return Capabilities(
+            system="rabbitmq",
             delays=Delays.LEVELS,
             levels=self._topology.levels,
             optional_ids=True,

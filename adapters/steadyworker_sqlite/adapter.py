@@ -71,7 +71,11 @@ class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
     def capabilities(self) -> Capabilities:
         """Every capability, but all worker processes must be on one host. The operator sets the limit for bodies."""
         return Capabilities(
-            counts_consumers=True, redelivers_within=self._silence, max_body=self._settings.max_body, one_host=True
+            system="steadyworker",
+            counts_consumers=True,
+            redelivers_within=self._silence,
+            max_body=self._settings.max_body,
+            one_host=True,
         )
 
     @property

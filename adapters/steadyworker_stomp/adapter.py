@@ -86,6 +86,7 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Publ
         Classic also does not report over STOMP where it moves a message.
         """
         return Capabilities(
+            system="activemq",
             delays=Delays.EXACT,
             counts_consumers=True,
             counts_holders=True,

@@ -37,6 +37,7 @@ from steadyworker.runner.settlement_plan import Incoming, RecordDone, RecordInte
 from steadyworker.runner.state import Deps, Run
 from steadyworker.runner.waits import Waits
 from steadyworker.spec import WorkerSpec
+from steadyworker.telemetry.run_span import RunSpan
 
 REFUSED = "the broker refuses its copies: "
 """The beginning of a dead letter's reason if the broker never accepts a copy of the job's message; the broker's own text follows."""
@@ -45,8 +46,8 @@ _MARKED = {Redelivered.YES: True, Redelivered.NO: False, Redelivered.UNKNOWN: No
 _AFTER_RECORD = (Step.PUBLISH, Step.CONFIRM, Step.SETTLE)
 
 
-def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
-    """Return a slot's input for the run of a claimed job."""
+def task_of(row: Row, envelope: Envelope, spec: WorkerSpec, span: RunSpan | None = None) -> Task:
+    """Return a slot's input for the run of a claimed job, which `span` traces."""
     return Task(
         key=row.id.key,
         queue=row.id.queue,
@@ -63,6 +64,7 @@ def task_of(row: Row, envelope: Envelope, spec: WorkerSpec) -> Task:
         redelivered=_MARKED[envelope.delivery.redelivered],
         time_limit=spec.time_limit,
         stall_limit=spec.stall_limit,
+        trace={} if span is None else span.headers,
     )
 
 

@@ -26,6 +26,7 @@ from steadyworker.outcome import (
 from steadyworker.runner.settlement_plan import RecordInterrupted, SettlementPlan
 from steadyworker.runner.state import Run
 from steadyworker.telemetry.logs import explained, get_logger
+from steadyworker.telemetry.metrics import reason_of_attempt
 
 _MANY_INTERRUPTIONS = 10
 _MOST_REMEMBERED = 1000
@@ -37,6 +38,7 @@ _BEGINS = {
     JobState.SCHEDULED: "snoozed",
     JobState.RETRYING: "retry",
 }
+_FAILURES = ("failed", "rejected", "crashed")
 _LOST_MESSAGE = "the broker lost its message"
 
 
@@ -100,6 +102,14 @@ def name(outcome: Outcome, run: Run) -> str:
     if isinstance(outcome, Failed) and outcome.planned:
         return "retry"
     return type(outcome).__name__.lower()
+
+
+def failure(outcome: Outcome, run: Run) -> str:
+    """Return the type of a run's failure, for traces: the class of the error, or a word; empty for a run that did not fail."""
+    word = name(outcome, run)
+    if word not in _FAILURES:
+        return ""
+    return error(outcome)[0] or reason_of_attempt(word, reason(outcome))
 
 
 def reason(outcome: Outcome) -> str:

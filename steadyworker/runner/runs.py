@@ -42,6 +42,7 @@ from steadyworker.runner.state import Deps, Phase, PlanResult, Run, RunnerState,
 from steadyworker.runner.turn import Granted, TurnWrites
 from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Ended, Slot
+from steadyworker.telemetry.run_span import begin_run
 
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
@@ -131,10 +132,13 @@ class Runs:
             run.slot = None
             self.ended(run, Rejected(reason))
             return
-        slot.run(task_of(row, envelope, self._deps.spec))
         attempt = row.counters.attempts + 1
         why = "after a lost record" if row.id in self._unrecorded else report.why(before, lost=lost)
         self._unrecorded.discard(row.id)
+        facts: dict[str, str | int] = {"fence": row.fence, "attempt": attempt, "why": why}
+        system = self._deps.adapter.capabilities.system
+        run.span = begin_run(system, row.id.queue, envelope.delivery.headers, facts)
+        slot.run(task_of(row, envelope, self._deps.spec, run.span))
         self._deps.emit(JobStarted(**about, attempt=attempt, why=why, redelivered_because=because))
 
     def finish(self, row: Row, envelope: Envelope, began: float) -> None:
@@ -194,6 +198,7 @@ class Runs:
             outcome = Rejected(reason, outcome.error_class)
         run.outcome = outcome
         self.write_progress([run])
+        run.end_span(report.name(outcome, run), report.failure(outcome, run))
         event = JobEnded(
             **report.about(run.token, self._deps.clock),
             outcome=report.name(outcome, run),
@@ -364,6 +369,7 @@ class Runs:
     def drop(self, run: Run, write: str) -> None:
         """End a run whose write the ledger refused; the runner decides again on the run's delivery, by the decision table."""
         delivery, run.incoming = run.delivery, Incoming()
+        run.end_span("fenced", "fenced")
         if run.slot is not None:  # kill first, because the ledger can need long to show why it refused
             run.dropped = True
             run.slot.kill(run.token.fence, Interrupted())

@@ -37,6 +37,7 @@ from steadyworker.runner.settlement_plan import Incoming, SettlementPlan
 from steadyworker.slots.base import Asked, JobService, PolledSlot, ServiceCall, Slot
 from steadyworker.spec import WorkerSpec
 from steadyworker.telemetry.logs import get_logger
+from steadyworker.telemetry.run_span import RunSpan
 
 EventOf = TypeVar("EventOf")
 
@@ -150,6 +151,7 @@ class Run:
         waiting: Requests of the job that wait for the ledger.
         calls: Calls of services that are under way.
         traceback, peak_memory: What the slot has reported at the end of the run, for people.
+        span: The span of the run, until it ends; None if nothing traces this process.
     """
 
     token: Token
@@ -170,6 +172,7 @@ class Run:
     calls: dict[int, ServiceCall] = field(default_factory=dict)
     traceback: str = ""
     peak_memory: int | None = None
+    span: RunSpan | None = None
 
     @property
     def phase(self) -> Phase:
@@ -184,6 +187,12 @@ class Run:
     def delivery(self) -> Delivery | None:
         """The delivery that the run will settle; None while the run is detached."""
         return self.incoming.delivery
+
+    def end_span(self, outcome: str, failure: str = "") -> None:
+        """End the span of the run, if it has one that has not ended."""
+        span, self.span = self.span, None
+        if span is not None:
+            span.end(outcome, failure)
 
     def cancel_call(self, id: int) -> None:
         """Cancel a call of a service that is under way; log an error of the service, which must not end the runner."""

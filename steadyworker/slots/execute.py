@@ -36,6 +36,7 @@ from steadyworker.system.leaving import flush_output
 from steadyworker.telemetry import logs
 from steadyworker.telemetry.late_imports import libraries_first
 from steadyworker.telemetry.line_context import LineContext
+from steadyworker.telemetry.traces import continued
 from steadyworker.text.plain_text import plain_text
 from steadyworker.worker import Worker
 
@@ -106,7 +107,7 @@ class Executor:
 
     def run(self, task: Task, link: Link) -> Ran:
         """Decode the payload, call the handler, and return its outcome; raise nothing."""
-        with self._context.bound(task.context()):
+        with self._context.bound(task.context()), continued(task.trace):
             ran = self._run(task, link)
             with suppress(BaseException):  # a user's logging handler can raise
                 if not logs.is_settled():

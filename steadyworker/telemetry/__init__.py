@@ -1,1 +1,1 @@
-"""The output for operators: log lines, one line for each event, and metrics."""
+"""The output for operators: log lines, one line for each event, metrics, and spans."""

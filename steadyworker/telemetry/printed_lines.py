@@ -4,7 +4,8 @@ The prints of this process as lines of the log, if the log is JSON.
 A handler in a thread prints in the worker process itself, where a pipe would mix the jobs of all slots.
 So `sys.stdout` and `sys.stderr` become streams that write each line as a line `output` of the log.
 A line has the fields of the context in which it was printed: in a run, the job's key.
-What C libraries and subprocesses print in this process stays as it is.
+What C libraries and subprocesses write to descriptors 1 and 2 stays as it is.
+A pipe would lose the last words of a crash, because only this process could read the pipe.
 """
 
 from __future__ import annotations

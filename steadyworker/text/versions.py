@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+from functools import cache
 
 
+@cache
 def version(distribution: str = "steadyworker") -> str:
-    """Return the installed version, or "unknown" for a checkout that is not installed."""
+    """Return the installed version, or "unknown" for a checkout that is not installed; only the first call reads files."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

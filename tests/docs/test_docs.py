@@ -23,8 +23,9 @@ NAME = re.compile(r"(?<![\w./-])steadyworker(?:_\w+)?(?:\.[A-Za-z_]\w*)+")
 NO_MODULES = {
     *("steadyworker.toml", "steadyworker.replies"),
     *(f"steadyworker.{group}" for group in ("adapters", "commands", "findings", "remedies", "services")),
+    *(f"steadyworker.{attribute}" for attribute in ("attempt", "fence", "outcome", "why")),
 }
-"""A file, an address of Artemis, and the groups of entry points."""
+"""A file, an address of Artemis, the groups of entry points, and the attributes of spans."""
 
 
 def texts() -> Iterator[tuple[Path, str]]:

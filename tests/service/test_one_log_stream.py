@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -56,6 +57,31 @@ def test_each_print_of_a_thread_is_one_json_line(stage: Stage) -> None:
     assert output_of(lines, "job-1") == [("stdout", "the half line of this job")]
 
 
+def test_of_a_thread_only_what_is_no_python_stays_as_it_is(stage: Stage) -> None:
+    """So the last words of a crash, which the worker process itself writes to its standard error, are never lost."""
+    stage.send("printing-in-threads", {"do": "everything"})
+    process = stage.command("run", f"{PRINTING}InThreads", max_jobs=1)
+    process.ended(0)
+    found = process.log.read_bytes().splitlines()
+    as_it_is = [line for line in found if not line.startswith(b"{")]
+    raw = [b"from write(1)", b"from the C library", b"from a subprocess", b"its error", b"not \xff UTF-8"]
+    assert sorted(as_it_is) == sorted(raw)
+    lines = [json.loads(line) for line in found if line not in raw]
+    assert [line for stream, line in output_of(lines, "job") if stream == "stderr"] == ["from stderr"]
+
+
+@pytest.mark.parametrize(
+    ("do", "last"), [("fatal", "Fatal Python error: what a C extension found"), ("corrupt", "double free")]
+)
+def test_the_last_words_of_a_worker_process_that_crashes_in_a_thread_are_in_its_log(
+    stage: Stage, do: str, last: str
+) -> None:
+    stage.send("printing-in-threads", {"do": do})
+    process = stage.command("run", f"{PRINTING}InThreads")
+    process.ended(-signal.SIGABRT)
+    assert last in process.log.read_text()
+
+
 CONFIGURED = ("log_lines", "basic_config", "basic_config force", "named_console", "dict_config")
 
 
@@ -76,13 +102,47 @@ def test_no_logging_configuration_doubles_a_line_or_loses_its_key(stage: Stage, 
     assert len(failed) == (do == "dict_config")
 
 
+DICT_CONFIG = """
+console = {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}
+logging.config.dictConfig({"version": 1, "handlers": {"console": console}, "root": {"handlers": ["console"], "level": "INFO"}})
+"""
+
+STRUCTLOG = """
+logging.basicConfig(level=logging.INFO)
+structlog.configure(
+    processors=[structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level, structlog.stdlib.render_to_log_kwargs],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+    wrapper_class=structlog.stdlib.BoundLogger,
+)
+"""
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+@pytest.mark.parametrize("configuration", [DICT_CONFIG, STRUCTLOG], ids=["dictConfig", "structlog"])
+def test_a_configuration_in_the_module_of_the_worker_neither_doubles_a_line_nor_loses_its_key(
+    stage: Stage, configuration: str, isolation: str
+) -> None:
+    imports = "import logging, logging.config, structlog\nfrom tests.slots.printing import Printing"
+    worker = f"class Configured(Printing):\n    queue = 'configured'\n    isolation = '{isolation}'\n"
+    (stage.folder / "configured.py").write_text(f"{imports}\n{configuration}\n{worker}")
+    lines = run(stage, "configured:Configured", "configured", "log_lines")
+    for text in ("by the job", "by the standard library", "by structlog", "UserWarning: by warnings"):
+        (found,) = [line for line in lines if text in json.dumps(line)]
+        assert (found["key"], found["queue"]) == ("job-0", "configured")
+    for event in ("worker_started", "job_started", "job_settled", "worker_stopped"):
+        assert [line["level"] for line in lines if line["event"] == event] == ["info"]
+
+
 def test_a_handler_of_the_user_for_another_place_also_gets_the_lines_of_its_level(stage: Stage) -> None:
-    for name, page in (("exports.py", "README.md"), ("alarms.py", "deploy/README.md")):
-        (stage.folder / name).write_text(Page(page).files()[name])
+    """The worker process and the child import the module that adds the handler."""
+    (stage.folder / "alarms.py").write_text(Page("deploy/README.md").files()["alarms.py"])
+    exports = Page("README.md").files()["exports.py"]
+    (stage.folder / "exports.py").write_text(f"import alarms, logging\n{exports}\nlogging.error('imported')\n")
     stage.send("payment-exports", {"merchant": 17}, key="wrong")
-    process = stage.command("run", "alarms:PaymentExports", max_jobs=1)
+    process = stage.command("run", "exports:PaymentExports", max_jobs=1)
     process.ended(0)
-    (line,) = stage.lines("errors.log")
+    *imported, line = stage.lines("errors.log")
+    assert imported == ["imported"] * 2
     assert "'event': 'job_settled'" in line
     assert "'key': 'wrong'" in line
     (settled,) = [line for line in lines_of(process) if line["event"] == "job_settled"]

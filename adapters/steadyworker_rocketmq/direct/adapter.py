@@ -63,6 +63,7 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
     def capabilities(self) -> Capabilities:
         """The abilities of a broker: a count of members, and delays by levels. After the first question, the levels are the broker's own."""
         return Capabilities(
+            system="rocketmq",
             delays=Delays.LEVELS,
             levels=tuple(sorted(self._levels)),
             counts_consumers=True,

@@ -54,6 +54,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
     def capabilities(self) -> Capabilities:
         """The abilities of a broker behind proxies. Dead letters need a name server."""
         return Capabilities(
+            system="rocketmq",
             delays=Delays.EXACT,
             counts_consumers=bool(self._first.members),
             counts_holders=True,
