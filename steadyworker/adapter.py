@@ -89,7 +89,6 @@ class Capabilities:
     The runner and `check` read this data, so their code depends on no broker's name.
 
     Attributes:
-        system: The broker's name in traces, `messaging.system` in the semantic conventions of OpenTelemetry.
         delays: The kind of delay that the broker has.
         levels: The broker's delay levels in seconds, ascending; the adapter rounds other delays up to the next level.
         stable_ids: If a message has an id, the id stays the same in every redelivery.
@@ -118,9 +117,9 @@ class Capabilities:
         one_host: The broker serves one host only, so a ledger for one host is enough.
         reports_name: The broker reports a name that stays the same, and `identity()` returns this name.
             If False, `identity()` returns the addresses in the URL: each as `host:port`, sorted, separated by commas.
+        system: The broker's name in traces: `messaging.system` in the semantic conventions of OpenTelemetry.
     """
 
-    system: str = "unknown"
     delays: Delays = Delays.EXACT
     levels: tuple[float, ...] = ()
     stable_ids: bool = True
@@ -138,6 +137,7 @@ class Capabilities:
     loses_unacked: bool = True
     one_host: bool = False
     reports_name: bool = True
+    system: str = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,8 @@ class Runs:
             outcome = Rejected(reason, outcome.error_class)
         run.outcome = outcome
         self.write_progress([run])
-        run.end_span(report.name(outcome, run), report.failure(outcome, run))
+        if run.span is not None:
+            run.end_span(report.name(outcome, run), report.failure(outcome, run))
         event = JobEnded(
             **report.about(run.token, self._deps.clock),
             outcome=report.name(outcome, run),
