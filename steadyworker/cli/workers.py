@@ -184,6 +184,8 @@ def _texts(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
     match trouble:
         case Trouble.GONE:
             held = f"; another takes over its {count_text(worker.runs, 'job')}" if worker.runs else ""
+            if forsaken := ", ".join(name.rpartition("/")[2] for name in worker.forsaken):
+                held = f"; no other worker consumes {forsaken}"
             texts = [f"died {silent} ago{held}: read its log, and start it again"]
         case Trouble.CRASH_LOOP:
             dead = count_text(worker.deaths, "predecessor")

@@ -56,6 +56,7 @@ class WorkerNow(Struct, frozen=True):
         runs: The number of jobs that it holds.
         stuck: The keys of its runs without progress.
         deaths: The number of its predecessors that died within the last hour.
+        forsaken: The registered names of its queues that no living worker process consumes.
     """
 
     seen: OwnerSeen
@@ -64,6 +65,7 @@ class WorkerNow(Struct, frozen=True):
     runs: int = 0
     stuck: tuple[str, ...] = ()
     deaths: int = 0
+    forsaken: tuple[str, ...] = ()
 
     @property
     def names(self) -> Sequence[str]:
@@ -108,7 +110,8 @@ def _worker(
         replaced = any(lives[each.owner] is not Liveness.GONE for each in alike)
         youngest = min(alike, key=lambda each: each.seen_ago).owner == owner.owner
         troubles = () if replaced or not youngest else (Trouble.GONE,)
-        return WorkerNow(owner, now, troubles, runs)
+        kept = {name for each in every if lives[each.owner] is not Liveness.GONE for name in attended(each.queues)}
+        return WorkerNow(owner, now, troubles, runs, forsaken=tuple(name for name in names if name not in kept))
     signs = {
         Trouble.CRASH_LOOP: deaths >= LOOP,
         Trouble.SILENT: now is Liveness.SILENT,

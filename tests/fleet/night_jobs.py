@@ -1,0 +1,59 @@
+"""The jobs of a bad night: each of several queues has a Worker in threads, and a payload says what its job does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from steadyworker import Job, RetryPolicy, Worker
+from tests.support.jobs import folder, is_open, note
+
+
+class Exports(Worker[dict[str, Any]]):
+    """
+    Runs until the gate is open.
+
+    `fails`: raises this text instead. `dies`: so many runs kill their worker process.
+    `pages`: reports one page, and no other. `moves`: reports one page after the other.
+    """
+
+    queue = "exports"
+    isolation = "thread"
+    time_limit = 600
+    retry = RetryPolicy(max_attempts=1)
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        asked = job.payload
+        note("starts", job.key)
+        if "fails" in asked:
+            raise ConnectionError(asked["fails"])
+        starts = (folder() / "starts").read_text().splitlines().count(job.key)
+        if starts <= asked.get("dies", 0):
+            os.kill(os.getpid(), signal.SIGKILL)
+        page = 1
+        if "pages" in asked:
+            job.progress(page, asked["pages"], "pages")
+        while not is_open("gate"):
+            if "moves" in asked:
+                job.progress(page, asked["moves"], "pages")
+                page = min(page + 1, asked["moves"])
+            job.check()
+            time.sleep(0.05)
+
+
+class Imports(Exports):
+    queue = "imports"
+
+
+class Invoices(Exports):
+    queue = "invoices"
+
+
+class Refunds(Exports):
+    queue = "refunds"
+
+
+class Reports(Exports):
+    queue = "reports"
