@@ -41,7 +41,7 @@ _COLUMNS = (
     epilog="""\b
 Columns:
   BUSY     slots with a run, and all slots
-  STAGE    running, quiet, draining, interrupting; silent: no renewal for more than 30 s; gone: it died
+  STAGE    starting, running, quiet, draining, interrupting; silent: no renewal for more than 30 s; gone: it died
   BROKER   whether it has a connection for each of its queues; jobs go on without one
   LEDGER   whether it has renewed its leases in time
   ?        its version of SteadyWorker does not report this
@@ -145,6 +145,7 @@ def cells(worker: WorkerNow, now: float) -> list[str]:
         slots = str(sum(queue.slots for queue in report.queues.values()))
         busy = str(sum(queue.busy for queue in report.queues.values()))
         links = "up" if all(queue.connected for queue in report.queues.values()) else "lost"
+        links = "–" if report.starting else links
     return [
         seen.host,
         str(report.pid) if report is not None else "?",
@@ -164,7 +165,9 @@ def _stage(worker: WorkerNow) -> str:
     if worker.liveness is not Liveness.ALIVE:
         return worker.liveness.value
     report = worker.seen.report
-    return report.stage if report is not None else "?"
+    if report is None:
+        return "?"
+    return "starting" if report.starting else report.stage
 
 
 def why(worker: WorkerNow) -> str:

@@ -7,7 +7,8 @@ import signal
 import time
 from typing import Any
 
-from steadyworker import Job, RetryPolicy, Worker
+from steadyworker import Job, Retry, RetryPolicy, Worker
+from tests.fleet.jobs import QUEUE
 from tests.support.jobs import folder, is_open, note
 
 
@@ -57,3 +58,20 @@ class Refunds(Exports):
 
 class Reports(Exports):
     queue = "reports"
+
+
+class Screened(Worker[dict[str, Any], int]):
+    """In a thread: saves a checkpoint; then it ends well, fails for good (`fails`), or asks for a late retry (`delay`)."""
+
+    queue = QUEUE
+    isolation = "thread"
+    time_limit = 600
+    retry = RetryPolicy(dont_retry_on=(ConnectionError,))
+
+    def handle(self, job: Job[dict[str, Any], int]) -> None:
+        job.progress(3, 10, "pages")
+        job.checkpoint(3)
+        if "fails" in job.payload:
+            raise ConnectionError(job.payload["fails"])
+        if "delay" in job.payload:
+            raise Retry("as asked", delay=job.payload["delay"])

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from steadyworker import Client
-from steadyworker.cli import verbs
 from steadyworker.ledger import fleet, listing
 from steadyworker.ledger.base import State
 from steadyworker.system.person import who
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.faults.proxy import Proxy
+from tests.fleet.screens import assert_lines, records, screen, steadyworker, waits
 from tests.support.stage import Stage, WorkerProcess, eventually
 
 SECRET = "canary-5b1e"
@@ -40,17 +37,6 @@ class Night(Stage):
 
     def begun(self, key: str, times: int = 1) -> None:
         eventually(lambda: self.lines("starts").count(key) == times, f"{times} starts of {key}", report=self.logs)
-
-    def steadyworker(self, *arguments: str) -> Result:
-        return CliRunner().invoke(verbs, arguments, env=self.environment())
-
-    def screen(self, *arguments: str) -> str:
-        done = self.steadyworker(*arguments)
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    def records(self, verb: str) -> list[Any]:
-        return [json.loads(line) for line in self.screen(verb, "--json").splitlines()]
 
 
 @pytest.fixture
@@ -87,8 +73,8 @@ def go_wrong(stage: Night, proxy: Proxy, invoices: str) -> WorkerProcess:
     for worker in paused:
         worker.started()
 
-    assert stage.steadyworker("cancel", "exports", "cancelled", "--reason", "wrong month").exit_code == 0
-    assert stage.steadyworker("pause", "refunds", "--reason", "the bank is closed").exit_code == 0
+    assert steadyworker(stage, "cancel", "exports", "cancelled", "--reason", "wrong month").exit_code == 0
+    assert steadyworker(stage, "pause", "refunds", "--reason", "the bank is closed").exit_code == 0
     detached.started()
     with Client(broker=invoices, ledger=stage.urls["ledger"]) as client:
         client.send("invoices", {}, key="detached")
@@ -112,7 +98,7 @@ TROUBLES = {
     "host-3": ["crash loop"],
     "host-2": ["detached", "not ready"],
     "host-1": ["stuck"],
-    **dict.fromkeys(("host-0", *(f"host-{number}" for number in range(5, 10))), []),
+    **{f"host-{number}": [] for number in (0, *range(5, 10))},
 }
 
 
@@ -125,8 +111,8 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
         fifth = go_wrong(stage, proxy, rabbitmq_place.url(through=proxy))
         has_needs(stage, NEEDS)
         has_troubles(stage, TROUBLES)
-        waiting(stage, "exports", ready=40, dead=2)
-        jobs, queues, workers = (stage.screen(verb) for verb in ("jobs", "queues", "workers"))
+        waits(stage, "exports", ready=40, dead=2)
+        jobs, queues, workers = (screen(stage, verb) for verb in ("jobs", "queues", "workers"))
         assert SECRET not in jobs + queues + workers
         assert_lines(
             jobs,
@@ -163,17 +149,17 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
     has_needs(stage, NEEDS | {"lost": "no worker", "busy": "no worker"})
     has_troubles(stage, TROUBLES | {"host-5": ["gone"]})
     start = "start one with `steadyworker run`"
-    assert_lines(stage.screen("jobs"), *(rf"reports +{key} +gone .*: {start}" for key in ("lost", "busy")))
-    assert_lines(stage.screen("queues"), rf"\S+ +reports +\d .* 0 +no worker consumes it: {start}")
+    assert_lines(screen(stage, "jobs"), *(rf"reports +{key} +gone .*: {start}" for key in ("lost", "busy")))
+    assert_lines(screen(stage, "queues"), rf"\S+ +reports +\d .* 0 +no worker consumes it: {start}")
     dead = r"died \d+ s ago; no other worker consumes reports: read its log, and start it again"
-    assert_lines(stage.screen("workers"), rf"host-4 .*{dead}", rf"host-5 .*{dead}")
+    assert_lines(screen(stage, "workers"), rf"host-4 .*{dead}", rf"host-5 .*{dead}")
 
 
 def has_needs(stage: Night, expected: Mapping[str, str | None]) -> None:
     """Wait until `jobs` shows exactly these jobs, with what they need."""
 
     def needs() -> dict[str, str | None]:
-        return {job["key"]: job["need"] for job in stage.records("jobs")}
+        return {job["key"]: job["need"] for job in records(stage, "jobs")}
 
     eventually(lambda: needs() == expected, "the needs of the jobs", report=lambda: f"{needs()}\n{stage.logs()}")
 
@@ -182,23 +168,7 @@ def has_troubles(stage: Night, expected: Mapping[str, Sequence[str]]) -> None:
     """Wait until `workers` shows one worker process on each of these hosts, with its troubles."""
 
     def troubles() -> list[tuple[str, Sequence[str]]]:
-        return sorted((worker["host"], worker["troubles"]) for worker in stage.records("workers"))
+        return sorted((worker["host"], worker["troubles"]) for worker in records(stage, "workers"))
 
     wanted = sorted(expected.items())
     eventually(lambda: troubles() == wanted, "the troubles", report=lambda: f"{troubles()}\n{stage.logs()}")
-
-
-def waiting(stage: Night, queue: str, **expected: int) -> None:
-    """Wait until `queues` shows these numbers."""
-
-    def numbers() -> dict[str, int]:
-        (found,) = (each for each in stage.records("queues") if each["queue"] == queue)
-        return {name: found[name] for name in expected}
-
-    eventually(lambda: numbers() == expected, f"{queue}: {expected}", report=lambda: f"{numbers()}\n{stage.logs()}")
-
-
-def assert_lines(screen: str, *patterns: str) -> None:
-    """Each pattern is the whole of exactly one line."""
-    for pattern in patterns:
-        assert sum(re.fullmatch(pattern, line) is not None for line in screen.splitlines()) == 1, f"{pattern}\n{screen}"
