@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from steadyworker.ledger.base import State
@@ -31,15 +29,6 @@ PAIRS = [
     for kind, (soon, _) in KINDS.items()
     for ledger in ("sqlite", "postgres")
 ]
-
-
-@pytest.fixture
-def database(request: pytest.FixtureRequest, tmp_path: Path, ledger_kind: str) -> str:
-    """The ledger's URL."""
-    if ledger_kind == "sqlite":
-        return f"sqlite:{tmp_path / 'ledger.db'}"
-    found: str = request.getfixturevalue("database")
-    return found
 
 
 @pytest.mark.parametrize(("place_kind", "ledger_kind"), PAIRS, indirect=["place_kind"])
