@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -82,8 +83,11 @@ def test_no_table_metric_log_screen_or_dead_letter_has_a_secret(
         fleet.notes("starts", 1)
         proxy.cut()
         facts = fleet.ledger.facts
+
+        def links() -> list[str]:
+            return [each.event for each in facts.link_events(0.0) if each.event in ("connected", "lost")]
+
         again = ["connected", "lost", "connected"]
-        links = lambda: [each.event for each in facts.link_events(0.0) if each.event in again]  # noqa: E731
         eventually(lambda: links() == again, "a new link", report=lambda: f"{links()}\n{fleet.logs()}")
         people(fleet)
         fleet.reaches(fleet.queue, ends["runs"], "runs")
@@ -147,19 +151,27 @@ def passwords(*urls: str) -> list[str]:
 
 def cells(database: str) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield each value of each table of the ledger, as text, with the names of its table and column."""
-    if database.startswith("sqlite:"):
-        with closing(sqlite3.connect(database.removeprefix("sqlite:"))) as db:
-            for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
-                cursor = db.execute(f"SELECT * FROM {table}")
-                names = [column[0] for column in cursor.description]
-                for row in cursor:
-                    yield from (((table, name), repr(value)) for name, value in zip(names, row, strict=True))
-    else:
-        with psycopg.connect(database) as connection:
-            tables = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'steadyworker%'"
-            for (table,) in connection.execute(tables).fetchall():
-                cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))
-                names = [column.name for column in cursor.description or ()]
-                for row in cursor:
-                    short = table.removeprefix("steadyworker_")
-                    yield from (((short, name), repr(value)) for name, value in zip(names, row, strict=True))
+    tables = of_sqlite(database) if database.startswith("sqlite:") else of_postgres(database)
+    for table, names, rows in tables:
+        for row in rows:
+            yield from (((table, name), repr(value)) for name, value in zip(names, row, strict=True))
+
+
+Table = tuple[str, list[str], list[tuple[Any, ...]]]
+"""The name of a table, the names of its columns, and its rows."""
+
+
+def of_sqlite(database: str) -> Iterator[Table]:
+    with closing(sqlite3.connect(database.removeprefix("sqlite:"))) as db:
+        for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+            cursor = db.execute(f"SELECT * FROM {table}")
+            yield table, [column[0] for column in cursor.description], cursor.fetchall()
+
+
+def of_postgres(database: str) -> Iterator[Table]:
+    with psycopg.connect(database) as connection:
+        tables = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'steadyworker%'"
+        for (table,) in connection.execute(tables).fetchall():
+            cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))
+            names = [column.name for column in cursor.description or ()]
+            yield table.removeprefix("steadyworker_"), names, cursor.fetchall()

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ STUCK_AFTER = 10.0
 class Night(Stage):
     """Worker processes, each with a host of its own, that renew their leases and report every two seconds."""
 
-    def start(self, host: int, name: str, **settings: str | float) -> WorkerProcess:
+    def start(self, host: int, name: str, **settings: Any) -> WorkerProcess:
         script = {"times": {"renew": 2.0}, "host": f"host-{host}"}
         return self.worker(f"tests.fleet.night_jobs:{name}", script=script, **settings)
 
