@@ -81,14 +81,8 @@ def test_no_table_metric_log_screen_or_dead_letter_has_a_secret(
             if key != "runs":
                 fleet.reaches(fleet.queue, state, key)
         fleet.notes("starts", 1)
-        proxy.cut()
-        facts = fleet.ledger.facts
-
-        def links() -> list[str]:
-            return [each.event for each in facts.link_events(0.0) if each.event in ("connected", "lost")]
-
-        again = ["connected", "lost", "connected"]
-        eventually(lambda: links() == again, "a new link", report=lambda: f"{links()}\n{fleet.logs()}")
+        if fleet.redelivers_at_once:  # a client of RocketMQ opens a new connection for its next question
+            link_breaks(fleet, proxy)
         people(fleet)
         fleet.reaches(fleet.queue, ends["runs"], "runs")
         fleet.notes("dead", len(ends) - 4)
@@ -105,14 +99,29 @@ def test_no_table_metric_log_screen_or_dead_letter_has_a_secret(
     )
 
     assert "steadyworker_attempts_total{" in shown["metrics"]
+    assert shown["dead letters"].count("x-api-key") >= sum(state is State.DEAD for state in ends.values())
     secrets = [CANARY, *passwords(place.url(), database)]
     assert [(what, secret) for what, text in shown.items() for secret in secrets if secret in text] == []
-    found = {secret: {place for place, value in cells(database) if secret in value} for secret in secrets}
+    found = {secret: {column for column, value in cells(database) if secret in value} for secret in secrets}
     assert found == {secret: KEPT if secret == CANARY else set() for secret in secrets}
     for key in ends:
-        attempts = [each for row, _ in fleet.ledger.jobs() if row.id.key == key for each in facts.attempts(row.id)]
+        attempts = [
+            each for row, _ in fleet.ledger.jobs() if row.id.key == key for each in fleet.ledger.facts.attempts(row.id)
+        ]
         assert attempts
         assert CANARY not in repr(attempts)
+
+
+def link_breaks(fleet: Fleet, proxy: Proxy) -> None:
+    """Cut the connection, and wait until the ledger has the next one."""
+
+    def links() -> list[str]:
+        events = fleet.ledger.facts.link_events(0.0)
+        return [each.event for each in events if each.event in ("connected", "lost")]
+
+    proxy.cut()
+    again = ["connected", "lost", "connected"]
+    eventually(lambda: links() == again, "a new link", report=lambda: f"{links()}\n{fleet.logs()}")
 
 
 def people(fleet: Fleet) -> None:
