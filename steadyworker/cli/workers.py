@@ -144,8 +144,8 @@ def cells(worker: WorkerNow, now: float) -> list[str]:
     if report is not None:
         slots = str(sum(queue.slots for queue in report.queues.values()))
         busy = str(sum(queue.busy for queue in report.queues.values()))
-        links = "up" if all(queue.connected for queue in report.queues.values()) else "lost"
-        links = "–" if report.starting else links
+        connected = all(queue.connected for queue in report.queues.values())
+        links = "–" if report.starting else "up" if connected else "lost"
     return [
         seen.host,
         str(report.pid) if report is not None else "?",
