@@ -147,7 +147,10 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
             letter = queue.with_facts(found)
             checkpoint = row.checkpoint if (row := queue.row(letter)) else None
             if as_json:
-                json_line(_record(letter) | {"checkpoint": _json_or_text(checkpoint), "payload": _payload(letter)})
+                json_line(
+                    _record(letter)
+                    | {"checkpoint": without_secrets(_json_or_text(checkpoint)), "payload": _payload(letter)}
+                )
             else:
                 click.echo("\n" * bool(number) + "\n".join(_paragraph(letter, checkpoint)))
         _print_left_alone(queue)

@@ -41,7 +41,7 @@ _COLUMNS = (
     epilog="""\b
 Columns:
   BUSY     slots with a run, and all slots
-  STAGE    running, quiet, draining, interrupting; silent: no renewal for more than 30 s; gone: it died
+  STAGE    starting, running, quiet, draining, interrupting; silent: no renewal for more than 30 s; gone: it died
   BROKER   whether it has a connection for each of its queues; jobs go on without one
   LEDGER   whether it has renewed its leases in time
   ?        its version of SteadyWorker does not report this
@@ -144,7 +144,8 @@ def cells(worker: WorkerNow, now: float) -> list[str]:
     if report is not None:
         slots = str(sum(queue.slots for queue in report.queues.values()))
         busy = str(sum(queue.busy for queue in report.queues.values()))
-        links = "up" if all(queue.connected for queue in report.queues.values()) else "lost"
+        connected = all(queue.connected for queue in report.queues.values())
+        links = "–" if report.starting else "up" if connected else "lost"
     return [
         seen.host,
         str(report.pid) if report is not None else "?",
@@ -164,7 +165,9 @@ def _stage(worker: WorkerNow) -> str:
     if worker.liveness is not Liveness.ALIVE:
         return worker.liveness.value
     report = worker.seen.report
-    return report.stage if report is not None else "?"
+    if report is None:
+        return "?"
+    return "starting" if report.starting else report.stage
 
 
 def why(worker: WorkerNow) -> str:
@@ -184,6 +187,8 @@ def _texts(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
     match trouble:
         case Trouble.GONE:
             held = f"; another takes over its {count_text(worker.runs, 'job')}" if worker.runs else ""
+            if forsaken := ", ".join(name.rpartition("/")[2] for name in worker.forsaken):
+                held = f"; no other worker consumes {forsaken}"
             texts = [f"died {silent} ago{held}: read its log, and start it again"]
         case Trouble.CRASH_LOOP:
             dead = count_text(worker.deaths, "predecessor")

@@ -51,6 +51,9 @@ DURATIONS = (0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0
 MOST_KEYS = 20
 """The largest number of keys that an action names."""
 
+STARTING = "worker: starting"
+"""The only reason in `OwnerReport.not_ready` until the process has checked itself."""
+
 MOST_LISTED = 1000
 """The number of actions that `Facts.actions` returns by default."""
 
@@ -148,6 +151,11 @@ class OwnerReport(Struct, frozen=True):
     not_ready: tuple[str, ...] = ()
     queues: Mapping[str, QueueReport] = field(default_factory=dict)
     findings: tuple[ReportedFinding, ...] = ()
+
+    @property
+    def starting(self) -> bool:
+        """True if the process has just started: it registers before it connects, so this report has no connections yet."""
+        return self.not_ready == (STARTING,)
 
 
 class LinkEvent(Struct, frozen=True):

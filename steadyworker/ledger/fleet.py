@@ -32,7 +32,7 @@ class Trouble(StrEnum):
     SILENT: It lives, or is frozen, but has missed renewals.
     DETACHED: It has no connection to the broker of one of its queues.
     STUCK: One of its runs has reported no progress for half an hour.
-    NOT_READY: It reports that it is not ready, or a finding of the level error.
+    NOT_READY: It reports that it is not ready, or a finding of the level error; a process that has just started is well.
     QUIET: It receives no messages, because it has an order to be quiet.
     """
 
@@ -56,6 +56,7 @@ class WorkerNow(Struct, frozen=True):
         runs: The number of jobs that it holds.
         stuck: The keys of its runs without progress.
         deaths: The number of its predecessors that died within the last hour.
+        forsaken: The registered names of its queues that no living worker process consumes.
     """
 
     seen: OwnerSeen
@@ -64,6 +65,7 @@ class WorkerNow(Struct, frozen=True):
     runs: int = 0
     stuck: tuple[str, ...] = ()
     deaths: int = 0
+    forsaken: tuple[str, ...] = ()
 
     @property
     def names(self) -> Sequence[str]:
@@ -108,14 +110,18 @@ def _worker(
         replaced = any(lives[each.owner] is not Liveness.GONE for each in alike)
         youngest = min(alike, key=lambda each: each.seen_ago).owner == owner.owner
         troubles = () if replaced or not youngest else (Trouble.GONE,)
-        return WorkerNow(owner, now, troubles, runs)
+        kept = {name for each in every if lives[each.owner] is not Liveness.GONE for name in attended(each.queues)}
+        return WorkerNow(owner, now, troubles, runs, forsaken=tuple(name for name in names if name not in kept))
+    starting = report is not None and report.starting
     signs = {
         Trouble.CRASH_LOOP: deaths >= LOOP,
         Trouble.SILENT: now is Liveness.SILENT,
-        Trouble.DETACHED: report is not None and any(not queue.connected for queue in report.queues.values()),
+        Trouble.DETACHED: report is not None
+        and not starting
+        and any(not queue.connected for queue in report.queues.values()),
         Trouble.STUCK: bool(stuck),
         Trouble.NOT_READY: report is not None
-        and (not report.ready or any(finding.level == "error" for finding in report.findings)),
+        and (not (report.ready or starting) or any(finding.level == "error" for finding in report.findings)),
         Trouble.QUIET: report is not None and report.stage == "quiet",
     }
     return WorkerNow(owner, now, tuple(trouble for trouble, is_so in signs.items() if is_so), runs, stuck, deaths)

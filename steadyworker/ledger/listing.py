@@ -290,7 +290,8 @@ def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times) -> OwnerN
     if seen is None or report is None:
         return OwnerNow(lives, silent, free_within, heirs, seen.host if seen is not None else "")
     queue = report.queues.get(name, QueueReport(connected=True))
-    return OwnerNow(lives, silent, free_within, heirs, seen.host, report.pid, queue.time_limit, queue.connected)
+    connected = queue.connected or report.starting
+    return OwnerNow(lives, silent, free_within, heirs, seen.host, report.pid, queue.time_limit, connected)
 
 
 def liveness(owner: OwnerSeen, times: Times) -> Liveness:

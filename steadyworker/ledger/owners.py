@@ -8,7 +8,7 @@ The kernel frees the lock when all these processes are dead.
 So a process that gets the lock has *proof* that these processes are dead, and need not wait for the end of the lease.
 
 A missing file is not a proof, because living owners would count as dead if someone emptied the directory.
-The file of a dead owner stays until no row names this owner (`sweep`), because a missing file proves nothing.
+The file of a dead owner stays while this owner is registered, or a row names it (`sweep`), because a missing file proves nothing.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def sweep(directory: Path, holding: Callable[[Sequence[str]], Collection[str]]) 
     """
     Remove the locks of dead owners, except locks that are still needed as proof, or that this process is not allowed to remove.
 
-    `holding` receives at most 200 owners at a time, and returns the owners that rows still name.
-    The result of `holding` stays true, because a dead owner claims no more rows.
+    `holding` receives at most 200 owners at a time, and returns the owners that are registered, or that rows still name.
+    The result of `holding` stays true, because a dead owner neither registers nor claims rows.
     """
     try:
         locks = [file for file in directory.iterdir() if not file.name.startswith(".")]  # a file of `sqlite.trust`

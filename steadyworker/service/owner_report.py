@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from steadyworker.clock import Clock
 from steadyworker.errors import Finding, by_level
-from steadyworker.ledger.facts import OwnerReport, QueueReport, ReportedFinding
+from steadyworker.ledger.facts import STARTING, OwnerReport, QueueReport, ReportedFinding
 from steadyworker.lifecycle import Stage
 from steadyworker.runner.runner import Runner
 from steadyworker.service.watchdog import Snapshot
@@ -28,7 +28,7 @@ class OwnerReporter:
     """
 
     def __init__(self, runners: Mapping[str, Runner], findings: Callable[[], Sequence[Finding]], clock: Clock) -> None:
-        self.snapshot: Callable[[], Snapshot] = lambda: Snapshot(unready=("worker: starting",))
+        self.snapshot: Callable[[], Snapshot] = lambda: Snapshot(unready=(STARTING,))
         self._runners = runners
         self._findings = findings
         self._started_at = clock.wall()

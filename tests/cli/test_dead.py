@@ -195,3 +195,10 @@ def test_letters_that_another_reader_holds_end_the_command_with_69_and_the_remed
         assert "wait until the other `steadyworker dead` command has ended" in " ".join(done.err.split())
     (record,) = shell("dead", "list", "app:Exports", "--json").records
     assert record["key"] == "k-1"
+
+
+def test_a_secret_in_a_checkpoint_is_hidden_as_text_and_as_json(shell: Shell, queues: Queues) -> None:
+    queues.dead("k-1", checkpoint=b'{"page": 7, "password": "hunter2"}')
+    text, record = shell("dead", "show", "exports"), shell("dead", "show", "exports", "--json")
+    assert '  checkpoint:    {"page": 7, "password": "***"}' in text.lines
+    assert record.records[0]["checkpoint"] == {"page": 7, "password": "***"}

@@ -12,6 +12,19 @@ from tests.fleet.kit import Fleet
 
 
 @pytest.fixture
+def ledger_kind() -> str:
+    """The kind of ledger, which a test can set by its parameters: `sqlite` or `postgres`."""
+    return "postgres"
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path, ledger_kind: str) -> str:
+    """The URL of an empty ledger."""
+    found: str = f"sqlite:{tmp_path / 'ledger.db'}" if ledger_kind == "sqlite" else request.getfixturevalue("database")
+    return found
+
+
+@pytest.fixture
 def fleet(place: Place, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     """
     A few short delays, for senders too: on RabbitMQ, each delay level is a queue of its own.

@@ -82,6 +82,8 @@ def test_an_owner_is_dead_when_its_last_child_is(
     taken = ledger.claim(Claimed(JOB, row, "me", 0, b"\x01" * 32, Counters(losses=1)))
     assert taken is not None
     ledger.purge()
+    assert [seen.dead for seen in ledger.owners()] == [True], "the proof stays while the owner is listed"
+    ledger.unregister(owner)
     assert not lock_path(ledger.owners_dir, owner).exists()
 
 

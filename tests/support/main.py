@@ -13,6 +13,7 @@ A real worker process for a test, with what the test says in `STAGE` (JSON) done
 | `adoption` | false: a redelivery is never bound to the run that is under way |
 | `capabilities` | single abilities of the broker, by their names in `Capabilities` |
 | `schema` | the number of the ledger's tables that this version knows; 6: those tables, and the statements of that version |
+| `host` | the name of its host, as if each worker process had one of its own |
 | `setup_limit` | seconds that `setup` may take |
 | `turn_limit` | seconds after which a loop that does not turn is stuck |
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -151,6 +153,8 @@ def main() -> int:
     workers = [load_worker(target) for target in sys.argv[1:]]
     if not script:
         return launch(workers, {})
+    if "host" in script:
+        patch.object(socket, "gethostname", lambda: script["host"]).start()
     if "setup_limit" in script:
         patch.object(assembling, "ProcessSlot", partial(ProcessSlot, setup_limit=script["setup_limit"])).start()
     if not script.get("adoption", True):

@@ -497,7 +497,7 @@ class PostgresLedger(Ledger):
             self._renewals.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return which of these owners the rows still name."""
+        """Return which of these owners are registered, or are named by a job's row."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": list(owners)}))
 
     def _fetch(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:

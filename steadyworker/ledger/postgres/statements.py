@@ -476,6 +476,7 @@ PURGE_OWNERS = f"DELETE FROM steadyworker_owners WHERE seen_at <= {NOW} - make_i
 HOLDING = """
     SELECT asked.owner FROM unnest(%(owners)s::text[]) AS asked (owner)
     WHERE EXISTS (SELECT FROM steadyworker_jobs AS job WHERE job.owner = asked.owner)
+        OR EXISTS (SELECT FROM steadyworker_owners AS registered WHERE registered.owner = asked.owner)
 """
 UNREGISTER = "DELETE FROM steadyworker_owners WHERE owner = %(owner)s"
 OWNERS = f"""

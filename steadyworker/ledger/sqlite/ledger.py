@@ -493,7 +493,7 @@ class SqliteLedger(Ledger):
         self._file.close()
 
     def _holding(self, owners: Sequence[str]) -> frozenset[str]:
-        """Return which of these owners the rows still name."""
+        """Return which of these owners are registered, or are named by a job's row."""
         return frozenset(owner for (owner,) in self._fetch(sql.HOLDING, {"owners": json.dumps(list(owners))}))
 
     def _fetch(self, statement: str, values: Values | tuple[Any, ...] = ()) -> list[Any]:

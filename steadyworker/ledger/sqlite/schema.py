@@ -706,6 +706,7 @@ PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
 HOLDING = """
     SELECT asked.value FROM json_each(:owners) AS asked
     WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_held WHERE owner = asked.value)
+        OR EXISTS (SELECT 1 FROM owners WHERE owner = asked.value)
 """
 REGISTER = """
     INSERT INTO owners (owner, host, boot_id, lock_path, queues, seen_at)
