@@ -251,7 +251,7 @@ Retention of rows
 - `running`, `interrupted`, `moving`: always.
 - `interrupted`, inserted by a cancel and never claimed: until 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
-- `done`: until 24 hours (`keep_done` of the Worker) after the broker confirmed the settlement; 14 days if the broker did not confirm it.
+- `done`: until 24 hours (`keep_done` of the Worker) after the broker confirmed the settlement; if the broker did not confirm it, for at least 14 days.
   A ledger commits the confirms of the last second together, so a kill can lose them; these rows then stay 14 days, too.
 - `dead`: 90 days (`keep_dead`), after a cancel 7 days (`keep_cancelled`), or until its dead letter is replayed or dropped.
 - The attempts of a job: 7 days after the end of each (`keep_attempts`), at most 20, and never longer than its row.

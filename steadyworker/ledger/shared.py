@@ -48,7 +48,6 @@ ENDED = frozenset((State.DONE, State.DEAD))
 
 KEEP: Values = {
     "keep_moved": retention.MOVED,
-    "keep_done": retention.DONE,
     "keep_mark": retention.CANCEL_MARK,
     "keep_owners": retention.OWNERS,
     "absence": retention.ABSENCE,

@@ -288,13 +288,13 @@ DONE_MANY = f"""
     WITH ended AS (
         UPDATE steadyworker_jobs AS job SET
             state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
-            ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
+            ended_at = {NOW}, keep_until = {after("free.keep")}
         FROM (
-            SELECT number, outcome, peak_memory FROM steadyworker_jobs
+            SELECT number, outcome, peak_memory, keep FROM steadyworker_jobs
             JOIN unnest(
                 %(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_owners)s::text[],
-                %(ended_outcomes)s::text[], %(ended_peaks)s::bigint[]
-            ) AS mine (uid, fence, owner, outcome, peak_memory) USING (uid, fence, owner)
+                %(ended_outcomes)s::text[], %(ended_peaks)s::bigint[], %(ended_keeps)s::float8[]
+            ) AS mine (uid, fence, owner, outcome, peak_memory, keep) USING (uid, fence, owner)
             WHERE state = 'running' FOR UPDATE OF steadyworker_jobs SKIP LOCKED
         ) AS free WHERE job.number = free.number
         RETURNING job.number, job.uid, job.fence, job.checkpoint, free.outcome, free.peak_memory
