@@ -69,12 +69,10 @@ class Retentions:
         """Return the times for a job."""
         return self._times.get((id.namespace, id.queue), retention.USUAL)
 
-    def attempts(self, now: float) -> Iterator[Values]:
-        """Yield, for each queue, the parameters of the statement that deletes old attempts; `now` is the wall clock."""
+    def attempts(self) -> Iterator[Values]:
+        """Yield, for each queue, the parameters of the statement that deletes old attempts."""
         for (namespace, queue), times in self._times.items():
-            ended = now - times.attempts
-            # A fence is at least the wall clock in milliseconds at the claim, so an old attempt has a fence below this number.
-            yield {"namespace": namespace, "queue": queue, "ended": ended, "fence": ended * 1000}
+            yield {"namespace": namespace, "queue": queue, "keep_attempts": times.attempts}
 
 
 def dead_values(times: retention.Retention) -> Values:

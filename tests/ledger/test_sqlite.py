@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.clock import Times
+from steadyworker.ledger import retention
 from steadyworker.ledger.base import JobFilter, JobId, Ledger, State
 from steadyworker.ledger.owners import OwnerLock, lock_path, new_owner_id
 from steadyworker.ledger.sqlite import schema as sql
@@ -214,6 +215,17 @@ def test_an_owner_that_ends_in_good_order_removes_its_lock_unless_it_still_holds
             ledger.unregister(owner)
             lock.release()
         assert list(ledger.owners_dir.iterdir()) == [lock_path(ledger.owners_dir, holding)]
+
+
+def test_a_purge_deletes_a_depth_that_was_never_measured(tmp_path: Path, clock: FakeClock) -> None:
+    """A process that may measure can end before it has measured; the queue can be gone then."""
+    ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())
+    assert ledger.facts.may_measure("shop", "gone", 10)
+    clock.advance(retention.DEPTHS - 1)
+    assert ledger.facts.may_measure("shop", "asked", 10)
+    clock.advance(2)
+    ledger.purge()
+    assert ledger._fetch("SELECT queue FROM depths") == [("asked",)]
 
 
 def test_the_file_shrinks_when_old_rows_are_purged(tmp_path: Path, clock: FakeClock) -> None:

@@ -481,7 +481,7 @@ class PostgresLedger(Ledger):
     def purge(self) -> int:
         self.flush()
         removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))
-        for old in self._retentions.attempts(self._clock.wall()):
+        for old in self._retentions.attempts():
             purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP)
         self._facts.purge()

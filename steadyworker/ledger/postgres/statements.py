@@ -465,10 +465,10 @@ PURGE = f"""
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED
     )
 """
-PURGE_ATTEMPTS = """
+PURGE_ATTEMPTS = f"""
     DELETE FROM steadyworker_attempts WHERE (number, fence) IN (
         SELECT number, run.fence FROM steadyworker_attempts AS run JOIN steadyworker_jobs USING (number)
-        WHERE run.fence < %(fence)s AND run.ended_at <= to_timestamp(%(ended)s) AND namespace = %(namespace)s AND queue = %(queue)s
+        WHERE run.ended_at <= {after("- %(keep_attempts)s::float8")} AND namespace = %(namespace)s AND queue = %(queue)s
         LIMIT %(rows)s
     )
 """

@@ -480,8 +480,8 @@ class SqliteLedger(Ledger):
         self._file.catch_up()
         now = {"now": self._clock.wall()}
         removed = purged(lambda rows: self._change(sql.PURGE, now | {"rows": rows}))
-        for old in self._retentions.attempts(now["now"]):
-            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
+        for old in self._retentions.attempts():
+            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | now | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP | now)
         self._facts.purge()
         self._file.shrink()

@@ -696,10 +696,11 @@ FORGET = f"""
     ))
 """
 PURGE = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs WHERE keep_until <= :now LIMIT :rows)"
+# A number is at least the wall clock in milliseconds at the first claim, so the first condition ends the search early.
 PURGE_ATTEMPTS = """
     DELETE FROM attempts WHERE (number, fence) IN (
         SELECT number, attempts.fence FROM attempts JOIN jobs ON jobs.rowid = number
-        WHERE number < :fence AND attempts.ended_at <= :ended AND namespace = :namespace AND queue = :queue LIMIT :rows
+        WHERE number < (:now - :keep_attempts) * 1000 AND attempts.ended_at <= :now - :keep_attempts AND namespace = :namespace AND queue = :queue LIMIT :rows
     )
 """
 PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
