@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.findings import FindingTexts
 from steadyworker.ledger import retention
@@ -27,7 +29,7 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import CHECKPOINT_SHOWN, Attempt, Pause
+from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Attempt, Pause
 from steadyworker.ledger.owners import host_of
 from steadyworker.outcome import SNOOZED, Counters
 from steadyworker.text.plain_text import plain_text
@@ -157,10 +159,17 @@ def unfinished(which: JobFilter) -> bool:
 
 
 def attempt_of(found: Sequence[Any]) -> Attempt:
-    """Return the run of a row, whose columns are those of `Attempt` without the host; a checkpoint is bytes."""
-    fence, owner, *others, before, after, peak_memory = found
+    """
+    Return the run of a row, whose columns are those of `Attempt` without the host, and then `later`; a checkpoint is bytes.
+
+    `later` is the start of the job's last claim if that claim came after this run, otherwise None.
+    A worker process of an earlier version that claims a job does not write the end of the run before.
+    So a run without an end has ended as lost, at the latest at the later claim.
+    """
+    fence, owner, *others, before, after, peak_memory, later = found
     values = [fence, owner, host_of(owner), *others, checkpoint_text(before), checkpoint_text(after), peak_memory]
-    return Attempt(*values)
+    run = Attempt(*values)
+    return run if run.outcome or later is None else replace(run, outcome=LOST, ended_at=later)
 
 
 def checkpoint_text(stored: bytes | None) -> str | None:

@@ -20,7 +20,7 @@ from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
 from steadyworker.testing.conformance.ledger_attempts import begun
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
-from steadyworker.testing.conformance.ledger_fixtures import JOB
+from steadyworker.testing.conformance.ledger_fixtures import JOB, seen
 from tests.brokers.postgres import Postgres
 from tests.ledger.pgkit import Admin, Open, Schemas
 
@@ -87,6 +87,19 @@ def test_a_purge_that_finds_no_old_command_makes_no_process_read_the_orders(open
     ledger.purge()
     assert version() == before + 1
     assert not ledger.orders("me").commands
+
+
+def test_a_run_whose_job_an_older_version_took_over_has_ended_as_lost(opened: Open, admin: Admin) -> None:
+    """The older version does not write the end, so the row of the job shows it: the later claim."""
+    ledger = opened()
+    first = begun(ledger)
+    (attempt,) = ledger.facts.attempts(JOB)
+    assert (attempt.outcome, attempt.ended_at) == ("", None)
+    admin.execute("UPDATE steadyworker_jobs SET fence = fence + 1, started_at = started_at + interval '7 s'")
+    (attempt,) = ledger.facts.attempts(JOB)
+    assert (attempt.fence, attempt.outcome) == (first.fence, "lost")
+    row = seen(ledger)
+    assert attempt.ended_at == row.started_at
 
 
 def test_a_purge_deletes_a_depth_that_was_never_measured(opened: Open, admin: Admin) -> None:

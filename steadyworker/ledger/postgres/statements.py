@@ -422,8 +422,10 @@ ATTEMPTS_OF = f"""
     SELECT
         run.fence, run.owner, pid, slot, version, because, epoch,
         extract(epoch FROM run.started_at)::float8, extract(epoch FROM run.ended_at)::float8,
-        outcome, run.reason, run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory
-    FROM steadyworker_attempts AS run JOIN (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AS job USING (number)
+        outcome, run.reason, run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory,
+        CASE WHEN job.fence > run.fence THEN extract(epoch FROM job.started_at)::float8 END
+    FROM steadyworker_attempts AS run
+        JOIN (SELECT number, fence, started_at FROM steadyworker_jobs WHERE {_JOB}) AS job USING (number)
     ORDER BY run.fence
 """
 _PROGRESS = "done, total, note, at, before_at, before_done"

@@ -641,9 +641,11 @@ ADD_RESULT = "INSERT INTO results (number, value) VALUES (?, ?)"
 RESULT = f"SELECT value FROM results WHERE number = {_NUMBER}"
 ATTEMPTS_OF = f"""
     SELECT
-        fence, owner, pid, slot, version, because, epoch, started_at, ended_at, outcome, reason, error_class, error_text,
-        traceback, checkpoint_before, checkpoint_after, peak_memory
-    FROM attempts WHERE number = (SELECT rowid FROM jobs WHERE {_JOB}) ORDER BY fence
+        run.fence, run.owner, pid, slot, version, because, epoch, run.started_at, run.ended_at, outcome, run.reason,
+        run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory,
+        iif(job.fence > run.fence, job.started_at, NULL)
+    FROM attempts AS run JOIN (SELECT rowid, fence, started_at FROM jobs WHERE {_JOB}) AS job ON run.number = job.rowid
+    ORDER BY run.fence
 """
 _PROGRESS = "done, total, note, at, before_at, before_done"
 LAST_PROGRESS = f"""
