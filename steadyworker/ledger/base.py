@@ -148,7 +148,7 @@ class Began(Struct, frozen=True):
 
 class Ending(Struct, frozen=True):
     """
-    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text but the result has a recognised secret.
+    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); no text but result and checkpoint has a recognised secret.
 
     Attributes:
         outcome: The name of the outcome.
@@ -156,6 +156,7 @@ class Ending(Struct, frozen=True):
         traceback: The traceback of a failure, at most 16 KiB.
         peak_memory: The peak of the run's resident memory in bytes, or None.
         result: The JSON text of the job's result, which only the end of a job that is done has.
+        checkpoint: The checkpoint with which the run ended; the ledger records its beginning without recognised secrets.
     """
 
     outcome: str
@@ -165,6 +166,7 @@ class Ending(Struct, frozen=True):
     traceback: str = ""
     peak_memory: int | None = None
     result: bytes | None = None
+    checkpoint: bytes | None = None
 
 
 class Claimed(Struct, frozen=True):

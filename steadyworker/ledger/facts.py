@@ -24,11 +24,8 @@ from steadyworker.ledger.job_id import JobId
 MOST_ATTEMPTS = 20
 """The largest number of runs that the ledger keeps of one job; a claim deletes the oldest."""
 
-CHECKPOINT_BYTES = 400
-"""The number of bytes of a checkpoint that an attempt keeps; it is twice what `Attempt` shows, so that no cut leaves half a secret."""
-
 CHECKPOINT_SHOWN = 200
-"""The number of characters of a checkpoint that `Attempt` shows."""
+"""The largest number of characters of a checkpoint that an attempt keeps."""
 
 LOST = "lost"
 """The outcome of a run that ended without one, because its worker process died, froze, or lost the job."""

@@ -29,10 +29,10 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Attempt, Pause
+from steadyworker.ledger.facts import LOST, Attempt, Pause
+from steadyworker.ledger.facts_rows import safe_checkpoint
 from steadyworker.ledger.owners import host_of
 from steadyworker.outcome import SNOOZED, Counters
-from steadyworker.text.plain_text import plain_text
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -167,28 +167,31 @@ def attempt_of(found: Sequence[Any]) -> Attempt:
     So a run without an end has ended as lost, at the latest at the later claim.
     """
     fence, owner, *others, before, after, peak_memory, later = found
-    values = [fence, owner, host_of(owner), *others, checkpoint_text(before), checkpoint_text(after), peak_memory]
+    values = [fence, owner, host_of(owner), *others, safe_checkpoint(before), safe_checkpoint(after), peak_memory]
     run = Attempt(*values)
     return run if run.outcome or later is None else replace(run, outcome=LOST, ended_at=later)
 
 
-def checkpoint_text(stored: bytes | None) -> str | None:
-    """Return the beginning of a checkpoint as text, without recognised secrets; None without a checkpoint."""
-    return None if stored is None else plain_text(stored, CHECKPOINT_SHOWN)
+def kept_checkpoint(checkpoint: bytes | None) -> bytes | None:
+    """Return a checkpoint as the row of an attempt has it: without secrets, because the row stays when the job goes on."""
+    shown = safe_checkpoint(checkpoint)
+    return None if shown is None else shown.encode()
 
 
 def began_values(claim: Claimed, pid: int, version: str) -> Values:
     """Return the values of a new attempt; without `claim.run`, all are None."""
     run = claim.run
     if run is None:
-        return dict.fromkeys(("pid", "slot", "version", "because", "epoch"))
-    return {"pid": pid, "slot": run.slot, "version": version, "because": run.because, "epoch": run.epoch}
+        return dict.fromkeys(("pid", "slot", "version", "because", "epoch", "before"))
+    before = kept_checkpoint(None if claim.seen is None else claim.seen.checkpoint)
+    values = {"pid": pid, "slot": run.slot, "version": version, "because": run.because, "epoch": run.epoch}
+    return values | {"before": before}
 
 
 def ending_values(end: Ending | None, storable: Callable[[str], str]) -> Values:
     """Return the values of the end of an attempt; without an end, all are None."""
     if end is None:
-        return dict.fromkeys(("outcome", "why", "raised", "raised_text", "traceback", "peak_memory"))
+        return dict.fromkeys(("outcome", "why", "raised", "raised_text", "traceback", "peak_memory", "left"))
     return {
         "outcome": end.outcome,
         "why": storable(end.reason),
@@ -196,6 +199,7 @@ def ending_values(end: Ending | None, storable: Callable[[str], str]) -> Values:
         "raised_text": storable(end.error_text),
         "traceback": storable(end.traceback),
         "peak_memory": end.peak_memory,
+        "left": kept_checkpoint(end.checkpoint),
     }
 
 

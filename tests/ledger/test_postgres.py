@@ -22,6 +22,7 @@ from steadyworker.testing.conformance.ledger_attempts import begun
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
 from steadyworker.testing.conformance.ledger_fixtures import JOB, seen
 from tests.brokers.postgres import Postgres
+from tests.ledger.kit import SAFE_CHECKPOINT, SECRET_CHECKPOINT, leave_a_checkpoint
 from tests.ledger.pgkit import Admin, Open, Schemas
 
 ROWS = """
@@ -100,6 +101,13 @@ def test_a_run_whose_job_an_older_version_took_over_has_ended_as_lost(opened: Op
     assert (attempt.fence, attempt.outcome) == (first.fence, "lost")
     row = seen(ledger)
     assert attempt.ended_at == row.started_at
+
+
+def test_an_attempt_keeps_no_secret_of_a_checkpoint(opened: Open, admin: Admin) -> None:
+    """The row of the job has the whole checkpoint, until the next checkpoint replaces it."""
+    leave_a_checkpoint(opened(), SECRET_CHECKPOINT)
+    kept = admin.execute("SELECT checkpoint_before, checkpoint_after FROM steadyworker_attempts ORDER BY number")
+    assert kept.fetchall() == [(None, SAFE_CHECKPOINT), (SAFE_CHECKPOINT, None)]
 
 
 def test_a_purge_deletes_a_depth_that_was_never_measured(opened: Open, admin: Admin) -> None:

@@ -21,6 +21,7 @@ from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
 from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed, in_state, seen
+from tests.ledger.kit import SAFE_CHECKPOINT, SECRET_CHECKPOINT, leave_a_checkpoint
 
 
 @pytest.fixture
@@ -215,6 +216,14 @@ def test_an_owner_that_ends_in_good_order_removes_its_lock_unless_it_still_holds
             ledger.unregister(owner)
             lock.release()
         assert list(ledger.owners_dir.iterdir()) == [lock_path(ledger.owners_dir, holding)]
+
+
+def test_an_attempt_keeps_no_secret_of_a_checkpoint(tmp_path: Path, clock: FakeClock) -> None:
+    """The row of the job has the whole checkpoint, until the next checkpoint replaces it."""
+    ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())
+    leave_a_checkpoint(ledger, SECRET_CHECKPOINT)
+    kept = ledger._fetch("SELECT checkpoint_before, checkpoint_after FROM attempts ORDER BY number")
+    assert kept == [(None, SAFE_CHECKPOINT), (SAFE_CHECKPOINT, None)]
 
 
 def test_a_purge_deletes_a_depth_that_was_never_measured(tmp_path: Path, clock: FakeClock) -> None:

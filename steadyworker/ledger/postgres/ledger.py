@@ -81,6 +81,7 @@ from steadyworker.ledger.shared import (
     dead_values,
     ending_values,
     filter_values,
+    kept_checkpoint,
     mine_values,
     never_dead,
     no_ledger_finding,
@@ -279,8 +280,20 @@ class PostgresLedger(Ledger):
         values = claim_values(claim, self._worker) | message_values(claim.message)
         values |= began_values(claim, os.getpid(), self._own_version())
         if claim.seen is None:
-            return self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
-        return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
+            row = self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
+        else:
+            row = self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
+        self._began_with(claim, row)
+        return row
+
+    def _began_with(self, claim: Claimed, row: Row | None) -> None:
+        """Record the checkpoint with which a run began, if it is not that of the row from which the runner decided."""
+        known = None if claim.seen is None else claim.seen.checkpoint
+        if row is None or claim.run is None or row.checkpoint == known:
+            return
+        values = {"fence": row.fence, "before": kept_checkpoint(row.checkpoint)}
+        with suppress(LedgerUnavailable):  # the claim is committed, and people can do without this
+            self._change(sql.BEGAN_WITH, pk_values(row.id) | values)
 
     @override
     def record(
@@ -301,6 +314,8 @@ class PostgresLedger(Ledger):
             done = {uid for (uid,) in cursor.fetchall()}
         claimed = {row.uid: row for row in rows}
         # The statement leaves out a row that another session holds, such as a renewal; the single write waits for it.
+        for uid, claim in zip(uids, claims, strict=True):
+            self._began_with(claim, claimed.get(uid))
         return [claimed.get(uid) for uid in uids], [
             token.uid in done or self._done_alone(token, end) for token, end in ended
         ]

@@ -84,8 +84,6 @@ def committing(level: LiteralString) -> LiteralString:
 _BODY = "decode(%(body)s, 'base64')"
 
 
-# An attempt keeps this many bytes of a checkpoint: `steadyworker.ledger.facts.CHECKPOINT_BYTES`.
-_SHORT = "substring(checkpoint FROM 1 FOR 400)"
 _ATTEMPT = "number, fence, owner, pid, slot, version, because, epoch, checkpoint_before"
 
 
@@ -97,7 +95,7 @@ def _keeping(claim: LiteralString) -> LiteralString:
             SELECT number, {_BODY}, %(facts)s FROM claimed WHERE %(facts)s::bytea IS NOT NULL ON CONFLICT (number) DO NOTHING
         ), began AS (
             INSERT INTO steadyworker_attempts ({_ATTEMPT})
-            SELECT number, fence, owner, %(pid)s, %(slot)s, %(version)s, %(because)s, %(epoch)s::bigint, {_SHORT}
+            SELECT number, fence, owner, %(pid)s, %(slot)s, %(version)s, %(because)s, %(epoch)s::bigint, %(before)s::bytea
             FROM claimed WHERE %(because)s::text IS NOT NULL
         )
         SELECT * FROM claimed
@@ -127,11 +125,11 @@ def _again(claim: LiteralString) -> LiteralString:
 def _ending(update: LiteralString, more: LiteralString = "") -> LiteralString:
     """Return this statement of a run's end, extended to record the end of the run's attempt; `more` is another part of it."""
     return f"""
-        WITH ended AS ({update} RETURNING number, checkpoint), attempt AS (
+        WITH ended AS ({update} RETURNING number), attempt AS (
             UPDATE steadyworker_attempts AS run SET
                 outcome = %(outcome)s, ended_at = {NOW}, reason = %(why)s, error_class = %(raised)s,
                 error_text = %(raised_text)s, traceback = %(traceback)s, peak_memory = %(peak_memory)s::bigint,
-                checkpoint_after = {_SHORT}
+                checkpoint_after = %(left)s::bytea
             FROM ended WHERE run.number = ended.number AND run.fence = %(fence)s AND %(outcome)s::text IS NOT NULL
         ){more}
         SELECT FROM ended
@@ -166,6 +164,11 @@ CLAIM_SEEN = _again(
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {COLUMNS}, number
 """)
 )
+# A new round begins with the checkpoint of the round before, which the process knows only after its claim.
+BEGAN_WITH = f"""
+    UPDATE steadyworker_attempts AS run SET checkpoint_before = %(before)s
+    FROM (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AS job WHERE run.number = job.number AND run.fence = %(fence)s
+"""
 MESSAGE = f"SELECT body, facts FROM steadyworker_messages JOIN steadyworker_jobs USING (number) WHERE {_JOB}"
 REPLAY = f"""
     WITH inserted AS (
@@ -279,7 +282,7 @@ CLAIM_MANY = f"""
         SELECT number, decode(body, 'base64'), facts FROM claimed JOIN asked USING (fence) WHERE facts IS NOT NULL
     ), began AS (
         INSERT INTO steadyworker_attempts ({_ATTEMPT})
-        SELECT number, fence, claimed.owner, %(pid)s, slot, %(version)s, because, epoch, {_SHORT}
+        SELECT number, fence, claimed.owner, %(pid)s, slot, %(version)s, because, epoch, NULL
         FROM claimed JOIN asked USING (fence) WHERE because IS NOT NULL
     )
     SELECT * FROM claimed
@@ -290,17 +293,18 @@ DONE_MANY = f"""
             state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
             ended_at = {NOW}, keep_until = {after("free.keep")}
         FROM (
-            SELECT number, outcome, peak_memory, keep FROM steadyworker_jobs
+            SELECT number, outcome, peak_memory, left_checkpoint, keep FROM steadyworker_jobs
             JOIN unnest(
                 %(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_owners)s::text[],
-                %(ended_outcomes)s::text[], %(ended_peaks)s::bigint[], %(ended_keeps)s::float8[]
-            ) AS mine (uid, fence, owner, outcome, peak_memory, keep) USING (uid, fence, owner)
+                %(ended_outcomes)s::text[], %(ended_peaks)s::bigint[], %(ended_left)s::bytea[],
+                %(ended_keeps)s::float8[]
+            ) AS mine (uid, fence, owner, outcome, peak_memory, left_checkpoint, keep) USING (uid, fence, owner)
             WHERE state = 'running' FOR UPDATE OF steadyworker_jobs SKIP LOCKED
         ) AS free WHERE job.number = free.number
-        RETURNING job.number, job.uid, job.fence, job.checkpoint, free.outcome, free.peak_memory
+        RETURNING job.number, job.uid, job.fence, free.outcome, free.peak_memory, free.left_checkpoint
     ), attempt AS (
         UPDATE steadyworker_attempts AS run SET
-            outcome = ended.outcome, ended_at = {NOW}, peak_memory = ended.peak_memory, checkpoint_after = {_SHORT}
+            outcome = ended.outcome, ended_at = {NOW}, peak_memory = ended.peak_memory, checkpoint_after = ended.left_checkpoint
         FROM ended WHERE run.number = ended.number AND run.fence = ended.fence AND ended.outcome IS NOT NULL
     ){_LET_GO}
     SELECT uid FROM ended

@@ -43,7 +43,7 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import CHECKPOINT_BYTES, Facts, OwnerReport
+from steadyworker.ledger.facts import Facts, OwnerReport
 from steadyworker.ledger.facts_rows import report_of, report_text
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.shared import (
@@ -57,6 +57,7 @@ from steadyworker.ledger.shared import (
     dead_values,
     ending_values,
     filter_values,
+    kept_checkpoint,
     mine_values,
     never_dead,
     no_ledger_finding,
@@ -297,7 +298,7 @@ class SqliteLedger(Ledger):
             db.execute(sql.KEEP, (number, message.body, message.facts))
         if (run := claim.run) is not None:
             process = (row.owner, os.getpid(), run.slot, self._own_version())
-            before = None if checkpoint is None else checkpoint[:CHECKPOINT_BYTES]
+            before = kept_checkpoint(checkpoint)
             db.execute(sql.BEGAN, (number, number, *process, run.because, run.epoch, row.started_at, before))
         return row
 
@@ -526,14 +527,15 @@ class SqliteLedger(Ledger):
             found = db.execute(statement, values | self._lease() | drawn).fetchall()
             if found and message is not None:
                 db.execute(sql.KEEP_FIRST, values | kept_values(message))
-            if found:
+            row = row_of(found[0], self._clock, self._times, self._boot, never_dead) if found else None
+            if row is not None:
                 db.execute(sql.LOST_BEFORE, values)
                 if values.get("owes_call"):
                     db.execute(sql.OWE_CALL, values)
                 if values.get("because") is not None:
-                    db.execute(sql.BEGAN_AGAIN, values)
+                    db.execute(sql.BEGAN_AGAIN, values | {"before": kept_checkpoint(row.checkpoint)})
                     db.execute(sql.FORGET_FIRST, values)
-        return row_of(found[0], self._clock, self._times, self._boot, never_dead) if found else None
+        return row
 
     def _step(self) -> float:
         """
@@ -603,7 +605,7 @@ def _done(db: sqlite3.Connection, values: tuple[Any, ...], end: Ending | None) -
         return False
     if end is not None:
         now, _, _, number, _, fence, _ = values
-        db.execute(sql.ENDED_WELL, (end.outcome, now, end.peak_memory, number, fence))
+        db.execute(sql.ENDED_WELL, (end.outcome, now, end.peak_memory, kept_checkpoint(end.checkpoint), number, fence))
         if end.result is not None:
             db.execute(sql.ADD_RESULT, (number, end.result))
     return True
