@@ -118,7 +118,7 @@ All of these conditions must hold:
 
 So an outage of the ledger or the broker, a suspended host or a long queue makes no orphan.
 In a queue that is never empty, an orphan gets the next free slot if its message is an hour late.
-This requires that another message has come since the orphan's message was due.
+This requires that another message has come since the orphan's message was due, and that the process could receive messages for this hour.
 The runner makes a delivery of the kept message, and the decision table applies to this delivery.
 The delivery has the row's hop; if the row is `moved`, the delivery has the row's hop plus 1.
 So the counters change in the same way as with the broker's message.
