@@ -15,6 +15,8 @@ from steadyworker.adapter import Adapter, Depth
 from steadyworker.clock import Clock
 from steadyworker.errors import BrokerUnavailable, ConfigError, LedgerUnavailable
 from steadyworker.ledger.facts import Facts
+from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.plain_text import plain_text
 
 EVERY = 10.0
 """Seconds between two measurements of a queue."""
@@ -48,6 +50,7 @@ class DepthMeter:
         self._facts = facts
         self._clock = clock
         self._again_at: dict[str, float] = {}
+        self._log = get_logger("steadyworker.service")
 
     def measure(self) -> float:
         """
@@ -72,9 +75,10 @@ class DepthMeter:
             return None
         try:
             return each.adapter.depth()
-        except (
-            BrokerUnavailable,
-            ConfigError,
-        ) as error:  # ConfigError: the file with the broker's URL cannot be read now
-            self._again_at[each.queue] = self._clock.monotonic() + _AGAIN_AFTER
-            return Depth.unknown(str(error).removesuffix("."))
+        except (BrokerUnavailable, ConfigError) as error:  # ConfigError: the file with the URL cannot be read now
+            why = str(error).removesuffix(".")
+        except Exception as error:  # noqa: BLE001 - a client library can raise anything
+            self._log.warning("depth_not_measured", queue=each.queue, exc_info=True)
+            why = plain_text(error)
+        self._again_at[each.queue] = self._clock.monotonic() + _AGAIN_AFTER
+        return Depth.unknown(why)

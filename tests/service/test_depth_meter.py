@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -56,7 +56,7 @@ def fleet() -> Fleet:
 class Counted:
     """An adapter that returns or raises what the test sets, and counts the questions."""
 
-    def __init__(self, *answers: Depth | BrokerUnavailable | ConfigError) -> None:
+    def __init__(self, *answers: Depth | Exception) -> None:
         self.answers = list(answers)
         self.asked = 0
 
@@ -104,6 +104,27 @@ def test_each_queue_of_a_process_is_measured(fleet: Fleet) -> None:
     meter.measure()
     assert {queue: depth.ready for queue, depth in meter.depths.items()} == {"exports": 0, "imports": 1}
     assert [each.queue for each in fleet.recorded()] == ["exports", "imports"]
+
+
+def test_an_unexpected_error_of_one_queue_is_logged_and_leaves_the_others(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It can be a defect of a client library; the queue is measured again after a minute."""
+    odd = Counted(KeyError("password=canary-secret"), ONE)
+    meter = fleet.meter(cast(Adapter, odd), fleet.adapter("imports"))
+    with caplog.at_level("WARNING"):
+        meter.measure()
+    lines: list[Any] = [record.msg for record in caplog.records]
+    assert lines == [{"event": "depth_not_measured", "queue": "exports", "exc_info": True}]
+    exports, imports = fleet.recorded()
+    assert (exports.depth.ready, imports.depth.ready) == (None, 0)
+    assert exports.depth.why["ready"].startswith("KeyError: 'password=***")
+    fleet.clock.advance(59)
+    meter.measure()
+    assert odd.asked == 1
+    fleet.clock.advance(2)
+    meter.measure()
+    assert fleet.recorded()[0].depth == ONE
 
 
 def test_no_question_goes_to_a_broker_whose_connection_is_lost(fleet: Fleet) -> None:
