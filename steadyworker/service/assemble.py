@@ -8,6 +8,7 @@ Every other part gets its collaborators as arguments, so there is no global stat
 from __future__ import annotations
 
 import socket
+import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -50,6 +51,9 @@ from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.telemetry.event_log import fan_out, log_events
 from steadyworker.worker import Worker, is_worker
 
+_FACTS_WITHIN = 0.5
+"""Seconds that the last facts of a process may take: a third of the time in which everything must be closed."""
+
 
 @dataclass(slots=True)
 class Assembly:
@@ -85,19 +89,38 @@ class Assembly:
 
     def close(self) -> None:
         """
-        Write the last facts, unregister this process from the ledger, close the ledger, end the guard, and release the owner lock.
+        Unregister this process from the ledger, end the guard, release the owner lock, write the last facts, and close the ledger.
 
         After this call, another worker process can at once take over each job that this process still holds.
         If a handler's thread has not ended, the guard stays until this process exits, and then ends this process's session.
+        Facts come last, because only people read them: if the ledger does not respond, or is slow, they are lost.
+        A ledger that is still busy with the facts stays open until this process exits.
         """
-        with suppress(LedgerUnavailable):
-            self.facts.write(self.ledger.facts)
+        responds = False
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
-        self.ledger.close()
+            self.ledger.flush()
+            responds = True
         if not any(slot.stuck for runner in self.runners for slot in runner.deps.slots):
             self.guard.close()
         self.lock.release()
+        if not responds or self._write_facts():
+            self.ledger.close()
+
+    def _write_facts(self) -> bool:
+        """Write the last facts, and return whether the write ended in time."""
+
+        def write() -> None:
+            with suppress(LedgerUnavailable):
+                self.facts.write(self.ledger.facts)
+
+        try:
+            writing = threading.Thread(target=write, name="last facts", daemon=True)
+            writing.start()
+        except RuntimeError:  # the system allows no further thread
+            return True
+        writing.join(_FACTS_WITHIN)
+        return not writing.is_alive()
 
 
 @dataclass(frozen=True, slots=True)
