@@ -654,6 +654,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def size(self) -> int | None:
+        """Return the number of bytes that the ledger takes on its disk, or None if the ledger cannot know it."""
+        ...
+
     def purge(self) -> int:
         """Delete the rows and facts whose time is over (`steadyworker.ledger.retention`), and return the number of rows of jobs."""
         ...

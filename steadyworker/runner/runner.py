@@ -513,5 +513,6 @@ class Runner:
             oldest=max((now - run.started for run in runs), default=0.0),
             time_limit=self.deps.spec.time_limit,
             losses=dict(self._losses),
+            paused=state.pause is not None,
             known=now - self.last_turn <= _KNOWN_FOR,
         )

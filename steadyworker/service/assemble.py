@@ -307,7 +307,7 @@ def assemble(
         obey=commands.extend,
         write_facts=facts.write,
     )
-    meter = DepthMeter([_measured(runner) for runner in runners], plan.ledger.facts, clock)
+    meter = DepthMeter([_measured(runner) for runner in runners], plan.ledger.facts, clock, plan.ledger.size)
     repeated = [
         Repeating("broker recheck", recheck.check, broker_recheck.SOON),
         Repeating("depth meter", meter.measure, depth_meter.EVERY),

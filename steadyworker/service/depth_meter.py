@@ -7,6 +7,7 @@ It asks no broker whose connection is lost, and takes part in no decision.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from steadyworker.text.plain_text import plain_text
 
 EVERY = 10.0
 """Seconds between two measurements of a queue."""
+
+_SIZE_EVERY = 60.0
+"""Seconds between two reads of the size of the ledger."""
 
 _AGAIN_AFTER = 60.0
 """Seconds without a measurement after the broker has not answered one."""
@@ -42,10 +46,17 @@ class DepthMeter:
     Attributes:
         depths: The depth of each queue that this process has measured in the last period, by queue.
             If another worker process measures a queue, the queue is not in this mapping.
+        ledger_bytes: The size of the ledger, which this process reads once a minute while it measures a queue; otherwise None.
+            So few processes of a fleet ask the server for the size, and no further choice is necessary.
     """
 
-    def __init__(self, queues: Sequence[MeasuredQueue], facts: Facts, clock: Clock) -> None:
+    def __init__(
+        self, queues: Sequence[MeasuredQueue], facts: Facts, clock: Clock, size: Callable[[], int | None]
+    ) -> None:
         self.depths: Mapping[str, Depth] = {}
+        self.ledger_bytes: int | None = None
+        self._size = size
+        self._size_at = -math.inf
         self._queues = queues
         self._facts = facts
         self._clock = clock
@@ -65,7 +76,17 @@ class DepthMeter:
                     found[each.queue] = depth
                     self._facts.record_depth(each.namespace, each.queue, depth)
         self.depths = found
+        self._read_size(measures=bool(found))
         return EVERY
+
+    def _read_size(self, *, measures: bool) -> None:
+        now = self._clock.monotonic()
+        if not measures:
+            self.ledger_bytes, self._size_at = None, -math.inf
+        elif now >= self._size_at + _SIZE_EVERY:
+            self._size_at = now
+            with suppress(LedgerUnavailable):
+                self.ledger_bytes = self._size()
 
     def _measured(self, each: MeasuredQueue) -> Depth | None:
         """Return the depth; None if the broker is away, or another process measures this queue."""

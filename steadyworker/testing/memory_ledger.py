@@ -494,6 +494,10 @@ class MemoryLedger(Ledger):
                 del self._jobs[id]
 
     @override
+    def size(self) -> int | None:
+        return None
+
+    @override
     def purge(self) -> int:
         with self._lock:
             now = self._clock.wall()

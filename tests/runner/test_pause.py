@@ -173,7 +173,9 @@ def test_a_paused_process_without_a_job_waits_as_one_of_an_empty_queue() -> None
     """So `--idle-exit` ends it, too."""
     bench = Bench()
     bench.deliver("job")
+    assert not bench.runner.reading().paused
     bench.handle(Paused(PAUSE))
+    assert bench.runner.reading().paused
     assert not bench.runner.waiting
     bench.ended(0, Done())
     assert bench.runner.waiting

@@ -29,6 +29,7 @@ class Fleet:
         self.broker = MemoryBroker(self.clock)
         self.facts = MemoryLedger(self.clock, Times()).facts
         self.connected = True
+        self.sized = 0
 
     def adapter(self, queue: str = "exports") -> MemoryAdapter:
         return self.broker.adapter(QueueSpec(queue, "exports.dead"))
@@ -39,7 +40,11 @@ class Fleet:
             MeasuredQueue("shop", queue, adapter, lambda: self.connected)
             for queue, adapter in zip(queues, adapters or (self.adapter(),), strict=False)
         ]
-        return DepthMeter(measured, facts or self.facts, self.clock)
+        return DepthMeter(measured, facts or self.facts, self.clock, self.ledger_bytes)
+
+    def ledger_bytes(self) -> int | None:
+        self.sized += 1
+        return 4096
 
     def send(self, queue: str = "exports") -> None:
         self.adapter(queue).publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k"}))
@@ -96,6 +101,19 @@ def test_one_process_of_a_fleet_measures_and_records(fleet: Fleet) -> None:
     second.measure()
     first.measure()
     assert ([*first.depths], [*second.depths]) == ([], ["exports"])
+
+
+def test_the_process_that_measures_reads_the_bytes_of_the_ledger_once_a_minute(fleet: Fleet) -> None:
+    first, second = fleet.meter(), fleet.meter()
+    for _ in range(7):
+        first.measure()
+        second.measure()
+        assert (first.ledger_bytes, second.ledger_bytes) == (4096, None)
+        fleet.clock.advance(EVERY)
+    assert fleet.sized == 2
+    fleet.connected = False
+    first.measure()
+    assert first.ledger_bytes is None
 
 
 def test_each_queue_of_a_process_is_measured(fleet: Fleet) -> None:

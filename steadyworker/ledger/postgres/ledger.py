@@ -493,6 +493,11 @@ class PostgresLedger(Ledger):
         self._change(sql.FORGET, pk_values(id))
 
     @override
+    def size(self) -> int | None:
+        ((size,),) = self._fetch(sql.SIZE, {})
+        return int(size)
+
+    @override
     def purge(self) -> int:
         self.flush()
         removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))

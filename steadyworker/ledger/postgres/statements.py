@@ -492,5 +492,11 @@ BIND = """
     INSERT INTO steadyworker_bindings AS bound VALUES (%(namespace)s, %(queue)s, %(identity)s)
     ON CONFLICT (namespace, queue) DO UPDATE SET broker_identity = bound.broker_identity RETURNING broker_identity
 """
+# The server only reads the sizes of files for this.
+SIZE = r"""
+    SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+    WHERE relkind = 'r' AND relname LIKE 'steadyworker\_%%'
+        AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'steadyworker_meta'::regclass)
+"""
 QUEUES = "SELECT queue FROM steadyworker_bindings WHERE namespace = %(namespace)s"
 BINDINGS = "SELECT namespace, queue FROM steadyworker_bindings ORDER BY namespace, queue"

@@ -196,6 +196,14 @@ class LedgerFile:
             with self.transaction():
                 pass
 
+    def size(self) -> int:
+        """Return the number of bytes of the file and of its write-ahead log."""
+        size = 0
+        for path in (self.path, Path(f"{self.path}-wal")):
+            with suppress(OSError):
+                size += path.stat().st_size
+        return size
+
     def shrink(self) -> None:
         """Give free pages back to the file system until at most half of the file is free, in small steps."""
         while True:

@@ -477,6 +477,10 @@ class SqliteLedger(Ledger):
         self._change(sql.FORGET, pk_values(id))
 
     @override
+    def size(self) -> int | None:
+        return self._file.size()
+
+    @override
     def purge(self) -> int:
         self._file.catch_up()
         now = {"now": self._clock.wall()}
