@@ -7,6 +7,7 @@ The statements themselves differ, because each database has its own SQL, clocks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ from steadyworker.ledger.facts import LOST, Attempt, Pause
 from steadyworker.ledger.facts_rows import safe_checkpoint
 from steadyworker.ledger.owners import host_of
 from steadyworker.outcome import SNOOZED, Counters
+from steadyworker.units import size_text
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -236,6 +238,11 @@ def purged(delete: Callable[[int], int]) -> int:
 def no_ledger_finding(error: NoLedger) -> Finding:
     """Return the finding of `check` on a ledger that the first worker process will create or migrate."""
     return _finding("ledger.older" if isinstance(error, OlderLedger) else "ledger.missing", error=error)
+
+
+def too_large_finding(path: Path, limit: int, size: int) -> Finding:
+    """Return the finding for a ledger that stays above its limit."""
+    return _finding("ledger.too-large", path=path, limit=size_text(limit), size=size_text(size))
 
 
 def unusable_finding(error: ConfigError) -> Finding:

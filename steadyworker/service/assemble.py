@@ -34,7 +34,7 @@ from steadyworker.runner.consumer_audit import ConsumerAudit, audit_all
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
 from steadyworker.service import broker_recheck, depth_meter
-from steadyworker.service.broker_recheck import BrokerRecheck
+from steadyworker.service.broker_recheck import BrokerRecheck, fields_of
 from steadyworker.service.checks import broker_findings, check
 from steadyworker.service.dead_calls import CalledQueue, DeadCalls
 from steadyworker.service.depth_meter import DepthMeter, MeasuredQueue
@@ -49,6 +49,7 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.telemetry.event_log import fan_out, log_events
+from steadyworker.telemetry.logs import get_logger
 from steadyworker.worker import Worker, is_worker
 
 _FACTS_WITHIN = 0.5
@@ -80,10 +81,14 @@ class Assembly:
         """
         Delete the ledger's expired rows, and let the services remove what ended jobs have left on this host.
 
+        Warn of a ledger that stays above its limit.
         If the ledger cannot be reached, the next purge deletes these rows.
         """
         with suppress(LedgerUnavailable):
             self.ledger.purge()
+            for finding in self.ledger.findings() if self.options.ledger_limit is not None else ():
+                if finding.id == "ledger.too-large":
+                    get_logger("steadyworker.check").warning("check_warning", **fields_of(finding))
             for service in self.services.values():
                 service.purge(self.ledger.ended)  # last, because a folder on a network can hang
 

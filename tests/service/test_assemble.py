@@ -170,6 +170,29 @@ def test_facts_that_cannot_be_written_do_not_delay_the_end_of_a_process(
     over.set()
 
 
+def test_a_purge_warns_of_a_ledger_above_its_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker process purges once an hour."""
+    given = {"state_dir": tmp_path / "state", "ledger_limit": 4096}
+    assembly = assemble(plan([First], config.load(given, os.environ, tmp_path)))
+    try:
+        with caplog.at_level("WARNING"):
+            assembly.purge()
+        lines: list[Any] = [record.msg for record in caplog.records]
+        assert [(line["event"], line["explain"]) for line in lines] == [("check_warning", "ledger.too-large")]
+        assert "4.0 KiB" in lines[0]["what"]
+    finally:
+        for pool in assembly.pools:
+            pool.stop(5)
+        assembly.close()
+
+
+def test_a_limit_of_a_postgresql_ledger_is_refused(tmp_path: Path) -> None:
+    options = config.load({"ledger": "postgresql://host/db", "ledger_limit": "2 GiB"}, os.environ, tmp_path)
+    with pytest.raises(ConfigError, match="only VACUUM gives") as caught:
+        open_ledger(options)
+    assert caught.value.id == "config.ledger-limit"
+
+
 def test_a_purge_that_does_not_reach_the_ledger_ends_in_peace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = config.load({"state_dir": tmp_path / "state"}, os.environ, tmp_path)
     assembly = assemble(plan([First], options))

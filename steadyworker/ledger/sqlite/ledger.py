@@ -69,6 +69,7 @@ from steadyworker.ledger.shared import (
     progress_values,
     purged,
     seen_values,
+    too_large_finding,
     unfinished,
     unusable_finding,
 )
@@ -91,6 +92,9 @@ from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
 from steadyworker.text.versions import version
 
+_DROPPED_ROWS = 50
+"""The number of attempts, and of results, that one statement drops while the file is above its limit: 3 MiB of results at most."""
+
 _LISTED = 7
 """The number of columns that a listing has after those of a row: the row's number, and the progress."""
 
@@ -108,6 +112,7 @@ class SqliteLedger(Ledger):
         is_dead: Returns whether an owner is proven dead; by default, whether the owner's lock in `owners_dir` is free.
         create: True if the first call creates a missing ledger, or migrates a ledger of an earlier version.
             Only a worker process does this.
+        limit: The size of the file, in bytes, above which a purge drops attempts and results; None for no limit.
 
     Raises:
         ConfigError: `synchronous` is unknown.
@@ -125,6 +130,7 @@ class SqliteLedger(Ledger):
         worker: str = "",
         is_dead: Callable[[str], bool] | None = None,
         create: bool = True,
+        limit: int | None = None,
     ) -> None:
         if synchronous not in {"normal", "full"}:
             raise ConfigError(
@@ -133,6 +139,7 @@ class SqliteLedger(Ledger):
             )
         self._path = path.absolute()
         self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir, create=create)
+        self._limit = limit
         self._clock = clock
         self._times = times
         self._worker = storable(worker)
@@ -177,7 +184,7 @@ class SqliteLedger(Ledger):
         except ConfigError as error:
             found.append(unusable_finding(error))
         else:
-            found += access_findings("the ledger", self._path)
+            found += [*self._too_large(), *access_findings("the ledger", self._path)]
         return [*found, *place_findings(self._path.resolve())]
 
     @override
@@ -489,9 +496,24 @@ class SqliteLedger(Ledger):
             purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | now | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP | now)
         self._facts.purge()
-        self._file.shrink()
+        if self._limit is not None:
+            self._drop_above(self._limit)
+        self._file.shrink(self._limit)
         proof.sweep(self.owners_dir, self._holding)
         return removed
+
+    def _drop_above(self, limit: int) -> None:
+        """Drop ended attempts, with their tracebacks, and results, the oldest first, until the pages in use fit the limit."""
+        rows = {"rows": _DROPPED_ROWS}
+        while self._file.excess(limit) > 0:
+            if not self._change(sql.DROP_ATTEMPTS, rows) + self._change(sql.DROP_RESULTS, rows):
+                return
+
+    def _too_large(self) -> Iterator[Finding]:
+        """Yield a warning if the file has more pages than its limit allows."""
+        size = self._file.pages_size()
+        if self._limit is not None and size > self._limit:
+            yield too_large_finding(self._path, self._limit, size)
 
     @override
     def close(self) -> None:

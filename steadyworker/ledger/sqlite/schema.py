@@ -704,6 +704,13 @@ PURGE_ATTEMPTS = """
         WHERE number < (:now - :keep_attempts) * 1000 AND attempts.ended_at <= :now - :keep_attempts AND namespace = :namespace AND queue = :queue LIMIT :rows
     )
 """
+# The numbers of rows follow the time, so the first rows are the oldest.
+DROP_ATTEMPTS = """
+    DELETE FROM attempts WHERE (number, fence) IN (
+        SELECT number, fence FROM attempts WHERE outcome <> '' ORDER BY number, fence LIMIT :rows
+    )
+"""
+DROP_RESULTS = "DELETE FROM results WHERE number IN (SELECT number FROM results ORDER BY number LIMIT :rows)"
 PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
 HOLDING = """
     SELECT asked.value FROM json_each(:owners) AS asked
