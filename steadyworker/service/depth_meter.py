@@ -99,7 +99,9 @@ class DepthMeter:
         except (BrokerUnavailable, ConfigError) as error:  # ConfigError: the file with the URL cannot be read now
             why = str(error).removesuffix(".")
         except Exception as error:  # noqa: BLE001 - a client library can raise anything
-            self._log.warning("depth_not_measured", queue=each.queue, exc_info=True)
+            self._log.warning(
+                "depth_not_measured", queue=each.queue, exc_info=True, explain="steadyworker.not-measured"
+            )
             why = plain_text(error)
         self._again_at[each.queue] = self._clock.monotonic() + _AGAIN_AFTER
         return Depth.unknown(why)

@@ -45,5 +45,7 @@ class Repeating:
             try:
                 wait = self._work()
             except Exception:  # noqa: BLE001 - a client library can raise anything
-                get_logger("steadyworker.service").warning("work_failed", work=self._name, exc_info=True)
+                get_logger("steadyworker.service").warning(
+                    "work_failed", work=self._name, exc_info=True, explain="steadyworker.work-failed"
+                )
                 wait = self._again_in

@@ -133,7 +133,9 @@ def test_an_unexpected_error_of_one_queue_is_logged_and_leaves_the_others(
     with caplog.at_level("WARNING"):
         meter.measure()
     lines: list[Any] = [record.msg for record in caplog.records]
-    assert lines == [{"event": "depth_not_measured", "queue": "exports", "exc_info": True}]
+    assert [(line["event"], line["queue"], line["explain"]) for line in lines] == [
+        ("depth_not_measured", "exports", "steadyworker.not-measured")
+    ]
     exports, imports = fleet.recorded()
     assert (exports.depth.ready, imports.depth.ready) == (None, 0)
     assert exports.depth.why["ready"].startswith("KeyError: 'password=***")

@@ -41,7 +41,10 @@ def test_work_that_raises_is_logged_and_done_again(caplog: pytest.LogCaptureFixt
         repeating._thread.join(30)
     lines: list[Any] = [record.msg for record in caplog.records]
     assert len(lines) >= 2
-    assert all(line == {"event": "work_failed", "work": "depth meter", "exc_info": True} for line in lines)
+    assert all(
+        line == {"event": "work_failed", "work": "depth meter", "exc_info": True, "explain": "steadyworker.work-failed"}
+        for line in lines
+    )
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
