@@ -52,7 +52,7 @@ class Worker(Generic[P, C]):
         unkeyed: The action on a message without a key: "generate" gives the message a new key, "reject" makes the message a dead letter.
         keep_message: True if the ledger keeps the message of a claimed job, so that the job ends even if the broker loses the message.
         keep_done: How long the ledger keeps a done job after the broker has confirmed the acknowledgement.
-            Without this confirm, the ledger keeps the job for 14 days.
+            Without this confirm, the ledger keeps the job for at least 14 days.
             A key protects for this time: later, a second message with the same key is a new job.
             This time is at least 1 h, because a delayed copy of the message can still be under way.
         keep_dead: How long the ledger keeps a dead job, unless its dead letter is replayed or dropped.

@@ -11,12 +11,15 @@ from typing import Any, cast
 import pytest
 
 from steadyworker.adapter import Capabilities, QueueSpec, Uncounted
+from steadyworker.clock import Times
 from steadyworker.config.resolve import Options, load
 from steadyworker.errors import BrokerUnavailable, ConfigError, Finding, LedgerUnavailable, Level, Loss, NoLedger
 from steadyworker.ledger.base import Hindrance, JobId, Orphan, OwnerSeen, Row, State
 from steadyworker.service import checks
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.system.host import Host, Unit, kills_group, read_host, unit_from
+from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
 from steadyworker.worker import Worker
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -73,6 +76,7 @@ class Ledger:
         self.found = found
         self.seen = seen
         self.stranded = stranded
+        self.facts = MemoryLedger(FakeClock(), Times()).facts
 
     def findings(self) -> Sequence[Finding]:
         if isinstance(self.found, Exception):
@@ -176,6 +180,9 @@ def test_jobs_whose_message_is_lost_and_that_no_worker_starts_are_a_warning_for_
     assert "`steadyworker retry exports KEY` starts one" in findings[0].remedy
     many = found(ledger=Ledger(stranded={"exports": [orphan(f"k-{number}", 4000.0) for number in range(101)]}))
     assert "Of at least 100 jobs" in many[0].what
+    paused = Ledger(stranded={"exports": stranded})
+    paused.facts.pause("cluster/vhost", "exports", "ada@ops", "")
+    assert found(ledger=paused) == []
 
 
 @pytest.mark.parametrize(

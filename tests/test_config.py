@@ -28,6 +28,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "give_up_after": ("15m", "900.0", 900.0),
     "orphan_after": ("10m", "600.0", 600.0),
     "ledger_reach": ("host", '"host"', "host"),
+    "ledger_limit": ("2 GiB", '"2 GiB"', 2 << 30),
     "on_ledger_loss": ("finish", '"finish"', "finish"),
     "topology": ("verify", '"verify"', "verify"),
     "delays": ("1,5s,1m", '[1, "5s", 60]', (1.0, 5.0, 60.0)),

@@ -180,6 +180,7 @@ def reading() -> QueueReading:
         oldest=61.5,
         time_limit=3600.0,
         losses={"heartbeat": 2, "reset": 0},
+        paused=True,
     )
 
 
@@ -201,6 +202,7 @@ def test_the_state_of_the_process_is_read_at_each_scrape(metrics: Metrics) -> No
         "ledger_up": 1,
         "job_oldest_run_seconds": 61.5,
         "job_time_limit_seconds": 3600,
+        "paused": 1,
     }
     for name, value in expected.items():
         assert counted(metrics, f"steadyworker_{name}") == {'{queue="exports"}': value}
@@ -234,6 +236,15 @@ def test_only_the_process_that_measured_a_queue_has_its_depth(metrics: Metrics) 
         '{queue="imports"}': 0,
     }
     assert counted(metrics, "steadyworker_queue_next_due_timestamp_seconds") == {'{queue="exports"}': 1795750882.5}
+
+
+def test_the_process_that_measures_has_the_bytes_of_the_ledger(metrics: Metrics) -> None:
+    """Another process, or a ledger that does not know its size, has no sample."""
+    sizes: list[int | None] = [None, 40960]
+    metrics.watch(["exports"], list, dict, lambda: sizes[0])
+    assert counted(metrics, "steadyworker_ledger_bytes") == {}
+    sizes.pop(0)
+    assert counted(metrics, "steadyworker_ledger_bytes") == {"": 40960}
 
 
 def test_the_counters_of_a_watched_queue_begin_with_zero(metrics: Metrics) -> None:

@@ -48,6 +48,12 @@ def open_ledger(
     clock, times = clock or SystemClock(), times or Times()
     scheme, _, rest = options.ledger.partition(":")
     if scheme in ("postgresql", "postgres"):
+        if options.ledger_limit is not None:
+            raise ConfigError(
+                "Expected no --ledger-limit with a postgresql:// ledger, because only VACUUM gives the space of deleted rows back: "
+                "remove the setting, and set keep_attempts and keep_done of the Workers.",
+                id="config.ledger-limit",
+            )
         return _postgres_ledger(options, clock, times, worker, create=create)
     if scheme != "sqlite":
         msg = f"Expected a ledger URL of sqlite:PATH or postgresql://…, got the scheme {scheme!r}: set --ledger."
@@ -59,7 +65,15 @@ def open_ledger(
         msg = f"Expected sqlite:PATH or sqlite:PATH?synchronous=full, got {options.ledger!r}: set --ledger."
         raise ConfigError(msg, id="config.ledger-url")
     path = sqlite_path(place)
-    return SqliteLedger(path, synchronous=synchronous, clock=clock, times=times, worker=worker, create=create)
+    return SqliteLedger(
+        path,
+        synchronous=synchronous,
+        clock=clock,
+        times=times,
+        worker=worker,
+        create=create,
+        limit=options.ledger_limit,
+    )
 
 
 def _postgres_ledger(options: Options, clock: Clock, times: Times, worker: str, *, create: bool) -> Ledger:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from steadyworker.cli.output import Column, ago, amount, clock_time, instant, screen, span
 from steadyworker.ledger.base import Orphan, Progress, Row, State
+from steadyworker.ledger.facts import Pause
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import OVERDUE, advice
 from steadyworker.text.redaction import redact
@@ -85,6 +86,7 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
         "pid": owner.pid if owner else None,
         "time_limit": owner.time_limit if owner else None,
         "connected": owner.connected if owner else None,
+        "paused": job.pause is not None,
         "uid": row.uid,
         "created_at": instant(row.created_at),
         "started_at": instant(row.started_at),
@@ -153,7 +155,7 @@ def why(job: ListedJob, now: float) -> str:
         if number
     )
     parts = [
-        _owner_text(job.owner) if job.owner is not None else "",
+        _owner_text(job.owner, paused=job.pause is not None) if job.owner is not None else "",
         f"about {span(left)} left" if left is not None and _goes_on(job) else "",
         counts if job.need is Need.CRASHING else "",
         "no progress for half an hour" if job.need is Need.STUCK else "",
@@ -161,6 +163,7 @@ def why(job: ListedJob, now: float) -> str:
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
         f"no message came for {span(orphan.unseen_for)}; {advice(orphan)}" if orphan is not None else "",
+        _pause_text(job.pause) if job.pause is not None else "",
         row.reason,
         _error(row),
         counts,
@@ -174,7 +177,13 @@ def _goes_on(job: ListedJob) -> bool:
     return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
 
 
-def _owner_text(owner: OwnerNow) -> str:
+def _pause_text(pause: Pause) -> str:
+    why = f": {pause.reason}" if pause.reason else ""
+    resume = f"`steadyworker resume {shlex.quote(pause.queue)}` ends the pause"
+    return f"its queue is paused by {pause.who}{why}; {resume}"
+
+
+def _owner_text(owner: OwnerNow, *, paused: bool) -> str:
     match owner.liveness:
         case Liveness.ALIVE if not owner.connected:
             return "its worker has no connection to the broker; it goes on"
@@ -185,6 +194,8 @@ def _owner_text(owner: OwnerNow) -> str:
             return f"no renewal for {span(owner.silent_for)}: frozen, or cut off from the ledger; {free}"
         case Liveness.GONE if not owner.heirs:
             return "no worker consumes this queue: start one with `steadyworker run`"
+        case Liveness.GONE if paused:
+            return "its worker is gone"
         case Liveness.GONE:
             when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
             return f"taken over by another worker {when}"
@@ -197,7 +208,7 @@ def _remedy(job: ListedJob, orphan: Orphan | None) -> str:
             return f"`steadyworker dead replay {queue} {key}` runs it again"
         case Need.CRASHING | Need.STUCK:
             return f"`steadyworker cancel {queue} {key}` ends it"
-        case Need.OVERDUE if orphan is None and job.owner is None:
+        case Need.OVERDUE if orphan is None and job.owner is None and job.pause is None:
             return f"`steadyworker retry {queue} {key}` starts it"
         case _:
             return ""

@@ -187,6 +187,12 @@ OPTIONS: tuple[Option, ...] = (
         "`host`: you state that all consumers of these queues are on this host and share this ledger. SteadyWorker does not check this.",
     ),
     Option(
+        "ledger_limit",
+        _SIZE,
+        None,
+        "Size above which a sqlite: ledger drops attempts, tracebacks and results, the oldest first; it never drops a job [default: no limit].",
+    ),
+    Option(
         "on_ledger_loss",
         _choice("stop", "finish"),
         None,

@@ -67,6 +67,7 @@ class Options:
     give_up_after: float | None
     orphan_after: float | None
     ledger_reach: Literal["host"] | None
+    ledger_limit: int | None
     on_ledger_loss: Literal["stop", "finish"] | None
     topology: str
     delays: tuple[float, ...]

@@ -118,7 +118,7 @@ All of these conditions must hold:
 
 So an outage of the ledger or the broker, a suspended host or a long queue makes no orphan.
 In a queue that is never empty, an orphan gets the next free slot if its message is an hour late.
-This requires that another message has come since the orphan's message was due.
+This requires that another message has come since the orphan's message was due, and that the process could receive messages for this hour.
 The runner makes a delivery of the kept message, and the decision table applies to this delivery.
 The delivery has the row's hop; if the row is `moved`, the delivery has the row's hop plus 1.
 So the counters change in the same way as with the broker's message.
@@ -253,7 +253,7 @@ Retention of rows
 - `running`, `interrupted`, `moving`: always.
 - `interrupted`, inserted by a cancel and never claimed: until 14 days after the last cancel.
 - `moved`: until 14 days after the retry is due.
-- `done`: until 24 hours (`keep_done` of the Worker) after the broker confirmed the settlement; 14 days if the broker did not confirm it.
+- `done`: until 24 hours (`keep_done` of the Worker) after the broker confirmed the settlement; if the broker did not confirm it, for at least 14 days.
   A ledger commits the confirms of the last second together, so a kill can lose them; these rows then stay 14 days, too.
 - `dead`: 90 days (`keep_dead`), after a cancel 7 days (`keep_cancelled`), or until its dead letter is replayed or dropped.
 - The attempts of a job: 7 days after the end of each (`keep_attempts`), at most 20, and never longer than its row.

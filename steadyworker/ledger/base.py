@@ -148,7 +148,7 @@ class Began(Struct, frozen=True):
 
 class Ending(Struct, frozen=True):
     """
-    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); recognised secrets are removed from all texts except the result.
+    How a run ended, for people (`steadyworker.ledger.facts.Attempt`); recognised secrets are removed from all texts except result and checkpoint.
 
     Attributes:
         outcome: The name of the outcome.
@@ -156,6 +156,7 @@ class Ending(Struct, frozen=True):
         traceback: The traceback of a failure, at most 16 KiB.
         peak_memory: The peak of the run's resident memory in bytes, or None.
         result: The JSON text of the job's result; only a job that is done has a result.
+        checkpoint: The checkpoint with which the run ended; the ledger records its beginning without recognised secrets.
     """
 
     outcome: str
@@ -165,6 +166,7 @@ class Ending(Struct, frozen=True):
     traceback: str = ""
     peak_memory: int | None = None
     result: bytes | None = None
+    checkpoint: bytes | None = None
 
 
 class Claimed(Struct, frozen=True):
@@ -650,6 +652,10 @@ class Ledger(Protocol):
 
         A row with a checkpoint stays until the next round has a row, because the new row copies the checkpoint.
         """
+        ...
+
+    def size(self) -> int | None:
+        """Return the number of bytes that the ledger takes on its disk, or None if the ledger cannot know it."""
         ...
 
     def purge(self) -> int:

@@ -24,11 +24,8 @@ from steadyworker.ledger.job_id import JobId
 MOST_ATTEMPTS = 20
 """The largest number of runs that the ledger keeps of one job; a claim deletes the oldest."""
 
-CHECKPOINT_BYTES = 400
-"""The number of bytes of a checkpoint that an attempt keeps; it is twice what `Attempt` shows, so that no cut leaves half a secret."""
-
 CHECKPOINT_SHOWN = 200
-"""The number of characters of a checkpoint that `Attempt` shows."""
+"""The largest number of characters of a checkpoint that an attempt keeps."""
 
 LOST = "lost"
 """The outcome of a run that ended without one, because its worker process died, froze, or lost the job."""
@@ -73,6 +70,7 @@ class Attempt(Struct, frozen=True):
         started_at, ended_at: Wall clock, in seconds; `ended_at` is None while the run goes on.
         outcome: The name that the log has: `done`, `failed`, `retry`, `rejected`, `cancelled`, `snoozed`, `interrupted` or `crashed`;
             `lost` if the worker process reported none; empty while the run goes on.
+            A later claim by a process of an earlier version also shows that a run is lost.
         reason, error_class, error_text: Why the run ended so.
         traceback: The traceback of a failure, at most 16 KiB, without recognised secrets; empty without one.
         checkpoint_before, checkpoint_after: The checkpoint with which the run began and ended: JSON, cut at 200 characters.

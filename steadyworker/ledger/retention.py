@@ -15,7 +15,7 @@ MOVED = 14 * DAY
 """The time for a `moved` row, counted from the time at which its retry is due."""
 
 DONE = 14 * DAY
-"""The time for a `done` row whose settlement is not confirmed, because the broker could deliver its message again."""
+"""The least time for a `done` row whose settlement is not confirmed, because the broker could deliver its message again."""
 
 
 class Retention(Struct, frozen=True):
@@ -33,6 +33,11 @@ class Retention(Struct, frozen=True):
     dead: float = 90 * DAY
     cancelled: float = 7 * DAY
     attempts: float = 7 * DAY
+
+    @property
+    def unconfirmed(self) -> float:
+        """The time for a `done` row whose settlement is not confirmed: `DONE`, or `done` if it is longer."""
+        return max(DONE, self.done)
 
 
 USUAL = Retention()

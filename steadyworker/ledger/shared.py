@@ -7,7 +7,10 @@ The statements themselves differ, because each database has its own SQL, clocks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.findings import FindingTexts
@@ -27,10 +30,11 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import CHECKPOINT_SHOWN, Attempt, Pause
+from steadyworker.ledger.facts import LOST, Attempt, Pause
+from steadyworker.ledger.facts_rows import safe_checkpoint
 from steadyworker.ledger.owners import host_of
 from steadyworker.outcome import SNOOZED, Counters
-from steadyworker.text.plain_text import plain_text
+from steadyworker.units import size_text
 
 _finding = FindingTexts("steadyworker.ledger")
 
@@ -48,7 +52,6 @@ ENDED = frozenset((State.DONE, State.DEAD))
 
 KEEP: Values = {
     "keep_moved": retention.MOVED,
-    "keep_done": retention.DONE,
     "keep_mark": retention.CANCEL_MARK,
     "keep_owners": retention.OWNERS,
     "absence": retention.ABSENCE,
@@ -70,12 +73,10 @@ class Retentions:
         """Return the times for a job."""
         return self._times.get((id.namespace, id.queue), retention.USUAL)
 
-    def attempts(self, now: float) -> Iterator[Values]:
-        """Yield, for each queue, the parameters of the statement that deletes old attempts; `now` is the wall clock."""
+    def attempts(self) -> Iterator[Values]:
+        """Yield, for each queue, the parameters of the statement that deletes old attempts."""
         for (namespace, queue), times in self._times.items():
-            ended = now - times.attempts
-            # A fence is at least the wall clock in milliseconds at the claim, so an old attempt has a fence below this number.
-            yield {"namespace": namespace, "queue": queue, "ended": ended, "fence": ended * 1000}
+            yield {"namespace": namespace, "queue": queue, "keep_attempts": times.attempts}
 
 
 def dead_values(times: retention.Retention) -> Values:
@@ -160,29 +161,39 @@ def unfinished(which: JobFilter) -> bool:
 
 
 def attempt_of(found: Sequence[Any]) -> Attempt:
-    """Return the run of a row; the row has the fields of `Attempt` without the host, and its checkpoints are bytes."""
-    fence, owner, *others, before, after, peak_memory = found
-    values = [fence, owner, host_of(owner), *others, checkpoint_text(before), checkpoint_text(after), peak_memory]
-    return Attempt(*values)
+    """
+    Return the run of a row, whose columns are those of `Attempt` without the host, and then `later`; a checkpoint is bytes.
+
+    `later` is the start of the job's last claim if that claim came after this run, otherwise None.
+    A worker process of an earlier version that claims a job does not write the end of the run before.
+    So a run without an end has ended as lost, at the latest at the later claim.
+    """
+    fence, owner, *others, before, after, peak_memory, later = found
+    values = [fence, owner, host_of(owner), *others, safe_checkpoint(before), safe_checkpoint(after), peak_memory]
+    run = Attempt(*values)
+    return run if run.outcome or later is None else replace(run, outcome=LOST, ended_at=later)
 
 
-def checkpoint_text(stored: bytes | None) -> str | None:
-    """Return the beginning of a checkpoint as text, without recognised secrets; None without a checkpoint."""
-    return None if stored is None else plain_text(stored, CHECKPOINT_SHOWN)
+def kept_checkpoint(checkpoint: bytes | None) -> bytes | None:
+    """Return a checkpoint as the row of an attempt has it: without secrets, because the row stays when the job goes on."""
+    shown = safe_checkpoint(checkpoint)
+    return None if shown is None else shown.encode()
 
 
 def began_values(claim: Claimed, pid: int, version: str) -> Values:
     """Return the values of a new attempt; without `claim.run`, all are None."""
     run = claim.run
     if run is None:
-        return dict.fromkeys(("pid", "slot", "version", "because", "epoch"))
-    return {"pid": pid, "slot": run.slot, "version": version, "because": run.because, "epoch": run.epoch}
+        return dict.fromkeys(("pid", "slot", "version", "because", "epoch", "before"))
+    before = kept_checkpoint(None if claim.seen is None else claim.seen.checkpoint)
+    values = {"pid": pid, "slot": run.slot, "version": version, "because": run.because, "epoch": run.epoch}
+    return values | {"before": before}
 
 
 def ending_values(end: Ending | None, storable: Callable[[str], str]) -> Values:
     """Return the values of the end of an attempt; without an end, all are None."""
     if end is None:
-        return dict.fromkeys(("outcome", "why", "raised", "raised_text", "traceback", "peak_memory"))
+        return dict.fromkeys(("outcome", "why", "raised", "raised_text", "traceback", "peak_memory", "left"))
     return {
         "outcome": end.outcome,
         "why": storable(end.reason),
@@ -190,6 +201,7 @@ def ending_values(end: Ending | None, storable: Callable[[str], str]) -> Values:
         "raised_text": storable(end.error_text),
         "traceback": storable(end.traceback),
         "peak_memory": end.peak_memory,
+        "left": kept_checkpoint(end.checkpoint),
     }
 
 
@@ -226,6 +238,11 @@ def purged(delete: Callable[[int], int]) -> int:
 def no_ledger_finding(error: NoLedger) -> Finding:
     """Return the finding of `check` on a ledger that the first worker process will create or migrate."""
     return _finding("ledger.older" if isinstance(error, OlderLedger) else "ledger.missing", error=error)
+
+
+def too_large_finding(path: Path, limit: int, size: int) -> Finding:
+    """Return the finding for a ledger that stays above its limit."""
+    return _finding("ledger.too-large", path=path, limit=size_text(limit), size=size_text(size))
 
 
 def unusable_finding(error: ConfigError) -> Finding:

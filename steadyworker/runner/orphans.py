@@ -191,9 +191,15 @@ class Orphans:
         self._more = len(found) == _MOST
 
     def _is_passed_over(self, orphan: Orphan) -> bool:
-        """Return whether the orphan's message is an hour late, and another message has come since the orphan's message was due."""
-        since = self._deps.clock.monotonic() - self._delivered_at
-        return orphan.unseen_for > max(self._deps.times.orphan_reserve, since)
+        """
+        Return whether the orphan's message is an hour late, and another message has come since the orphan's message was due.
+
+        Only time in which this runner could receive messages counts, because messages of a paused queue wait without being late.
+        """
+        now = self._deps.clock.monotonic()
+        steady_for = 0.0 if self._steady_since is None else now - self._steady_since
+        late = min(orphan.unseen_for, steady_for)
+        return late > self._deps.times.orphan_reserve and orphan.unseen_for > now - self._delivered_at
 
     def _orphans(self, after: float, limit: int, *, stranded: bool) -> list[Orphan]:
         deps = self._deps

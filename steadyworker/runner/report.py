@@ -138,7 +138,7 @@ def ending(run: Run, outcome: Outcome) -> Ending:
     error_class, error_text = error(outcome)
     result = outcome.result if isinstance(outcome, Done) else None
     word, why = name(outcome, run), reason(outcome)
-    return Ending(word, why, error_class, error_text, run.traceback, run.peak_memory, result)
+    return Ending(word, why, error_class, error_text, run.traceback, run.peak_memory, result, run.checkpoint)
 
 
 def settled(run: Run, plan: SettlementPlan, clock: Clock) -> JobSettled:

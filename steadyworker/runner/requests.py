@@ -109,7 +109,7 @@ class Requests:
             self._runs.drop(run, write)
             return
         if isinstance(request, SaveCheckpoint):
-            run.saved = True
+            run.saved = request.value
             self._deps.emit(Checkpointed(**report.about(run.token, self._deps.clock), size=len(request.value)))
         run.slot.reply(asked.fence, asked.id, reply)
 

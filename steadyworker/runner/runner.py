@@ -447,8 +447,10 @@ class Runner:
 
     @property
     def waiting(self) -> bool:
-        """True when the runner is idle, and accepts messages."""
-        return self.idle and self._prefetch > 0
+        """True when the runner is idle, and accepts messages, or would accept messages if its queue were not paused."""
+        state = self.state
+        pauses = state.pause is not None and state.stage is Stage.RUNNING and not state.ledger_away
+        return self.idle and (self._prefetch > 0 or pauses)
 
     def _write_later(self) -> None:
         if not self._writes_wait:
@@ -511,5 +513,6 @@ class Runner:
             oldest=max((now - run.started for run in runs), default=0.0),
             time_limit=self.deps.spec.time_limit,
             losses=dict(self._losses),
+            paused=state.pause is not None,
             known=now - self.last_turn <= _KNOWN_FOR,
         )

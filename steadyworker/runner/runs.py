@@ -346,7 +346,7 @@ class Runs:
             self._state.plans_without_run.remove(plan)
             return
         self._state.by_fence.pop(run.token.fence, None)
-        if isinstance(plan.record, RecordInterrupted) and not run.saved:
+        if isinstance(plan.record, RecordInterrupted) and run.saved is None:
             report.often_interrupted(run.token, plan.record.counters.interruptions)
         self._deps.emit(report.settled(run, plan, self._deps.clock))
         late = run.delivery

@@ -147,7 +147,7 @@ class Run:
         renewed_at: The boot time of the start of the claim, or of the last granted renewal of the lease.
         dropped: True once the ledger has refused a write; the runner then only waits until the run's slot is free.
         stopped: True while the settlement waits for the ledger.
-        saved: True once the run has saved a checkpoint.
+        saved: The checkpoint that the run has saved last; None if the run has saved none.
         waiting: Requests of the job that wait for the ledger.
         calls: Calls of services that are under way.
         traceback, peak_memory: What the slot has reported at the end of the run, for people.
@@ -167,7 +167,7 @@ class Run:
     cancel_reason: str | None = None
     progress: Progress | None = None
     stopped: bool = False
-    saved: bool = False
+    saved: bytes | None = None
     waiting: list[Asked] = field(default_factory=list)
     calls: dict[int, ServiceCall] = field(default_factory=dict)
     traceback: str = ""
@@ -182,6 +182,11 @@ class Run:
         if self.plan is not None:
             return Phase.SETTLING
         return Phase.RUNNING if self.outcome is None else Phase.ENDED
+
+    @property
+    def checkpoint(self) -> bytes | None:
+        """The checkpoint with which a run of the job would go on."""
+        return self.row.checkpoint if self.saved is None else self.saved
 
     @property
     def delivery(self) -> Delivery | None:

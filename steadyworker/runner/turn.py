@@ -18,6 +18,13 @@ from steadyworker.ledger.base import Claimed, Ending, Ledger, Row, Token
 _MOST = 64
 """The largest number of writes in one commit, so that no other process waits long for the ledger."""
 
+_MOST_BYTES = 256 << 10
+"""
+The number of bytes in the messages and results of one commit that makes it full, for the same reason.
+
+So a commit has less than this number of bytes, and one more message or result.
+"""
+
 Begin = Callable[[Row | LedgerUnavailable | None], None]
 """Receives the result of a claim: the row, None if the ledger refused the claim, or the error."""
 
@@ -38,25 +45,31 @@ class TurnWrites:
         self._ledger = ledger
         self._claims: list[tuple[Claimed, Begin]] = []
         self._ends: list[tuple[Token, Ending | None, Callable[[Granted], None]]] = []
+        self._bytes = 0
 
     @property
     def full(self) -> bool:
         """True if the turn must commit before it keeps another write."""
-        return len(self._claims) + len(self._ends) >= _MOST
+        return len(self._claims) + len(self._ends) >= _MOST or self._bytes >= _MOST_BYTES
 
     def claim(self, claim: Claimed, begin: Begin) -> None:
         """Keep the claim of a job that seems to be new."""
         self._claims.append((claim, begin))
+        if claim.message is not None:
+            self._bytes += len(claim.message.body) + len(claim.message.facts)
 
     def end(self, token: Token, ending: Ending | None, end: Callable[[Granted], None]) -> None:
         """Keep the change of a run's job to `done`."""
         self._ends.append((token, ending, end))
+        if ending is not None and ending.result is not None:
+            self._bytes += len(ending.result)
 
     def commit(self) -> None:
         """Record the writes that wait, and pass the results on; do nothing without writes."""
         self.open = False
         claims, self._claims = self._claims, []
         ends, self._ends = self._ends, []
+        self._bytes = 0
         if not claims and not ends:
             return
         rows: Sequence[Row | LedgerUnavailable | None]

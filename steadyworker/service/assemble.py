@@ -8,6 +8,7 @@ Every other part gets its collaborators as arguments, so there is no global stat
 from __future__ import annotations
 
 import socket
+import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -33,7 +34,7 @@ from steadyworker.runner.consumer_audit import ConsumerAudit, audit_all
 from steadyworker.runner.runner import Runner
 from steadyworker.runner.state import Deps, Quota
 from steadyworker.service import broker_recheck, depth_meter
-from steadyworker.service.broker_recheck import BrokerRecheck
+from steadyworker.service.broker_recheck import BrokerRecheck, fields_of
 from steadyworker.service.checks import broker_findings, check
 from steadyworker.service.dead_calls import CalledQueue, DeadCalls
 from steadyworker.service.depth_meter import DepthMeter, MeasuredQueue
@@ -48,7 +49,11 @@ from steadyworker.slots.process import ProcessSlot
 from steadyworker.slots.thread import ThreadSlot
 from steadyworker.spec import WorkerSpec, spec_of
 from steadyworker.telemetry.event_log import fan_out, log_events
+from steadyworker.telemetry.logs import get_logger
 from steadyworker.worker import Worker, is_worker
+
+_FACTS_WITHIN = 0.5
+"""Seconds that the last facts of a process may take: a third of the time in which everything must be closed."""
 
 
 @dataclass(slots=True)
@@ -76,28 +81,51 @@ class Assembly:
         """
         Delete the ledger's expired rows, and let the services remove what ended jobs have left on this host.
 
+        Warn of a ledger that stays above its limit.
         If the ledger cannot be reached, the next purge deletes these rows.
         """
         with suppress(LedgerUnavailable):
             self.ledger.purge()
+            for finding in self.ledger.findings() if self.options.ledger_limit is not None else ():
+                if finding.id == "ledger.too-large":
+                    get_logger("steadyworker.check").warning("check_warning", **fields_of(finding))
             for service in self.services.values():
                 service.purge(self.ledger.ended)  # last, because a folder on a network can hang
 
     def close(self) -> None:
         """
-        Write the last facts, unregister this process from the ledger, close the ledger, end the guard, and release the owner lock.
+        Unregister this process from the ledger, end the guard, release the owner lock, write the last facts, and close the ledger.
 
         After this call, another worker process can at once take over each job that this process still holds.
         If a handler's thread has not ended, the guard stays until this process exits, and then ends this process's session.
+        Facts come last, because only people read them: if the ledger does not respond, or is slow, they are lost.
+        A ledger that is still busy with the facts stays open until this process exits.
         """
-        with suppress(LedgerUnavailable):
-            self.facts.write(self.ledger.facts)
+        responds = False
         with suppress(LedgerUnavailable):
             self.ledger.unregister(self.owner)
-        self.ledger.close()
+            self.ledger.flush()
+            responds = True
         if not any(slot.stuck for runner in self.runners for slot in runner.deps.slots):
             self.guard.close()
         self.lock.release()
+        if not responds or self._write_facts():
+            self.ledger.close()
+
+    def _write_facts(self) -> bool:
+        """Write the last facts, and return whether the write ended in time."""
+
+        def write() -> None:
+            with suppress(LedgerUnavailable):
+                self.facts.write(self.ledger.facts)
+
+        try:
+            writing = threading.Thread(target=write, name="last facts", daemon=True)
+            writing.start()
+        except RuntimeError:  # the system allows no further thread
+            return True
+        writing.join(_FACTS_WITHIN)
+        return not writing.is_alive()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +312,7 @@ def assemble(
         obey=commands.extend,
         write_facts=facts.write,
     )
-    meter = DepthMeter([_measured(runner) for runner in runners], plan.ledger.facts, clock)
+    meter = DepthMeter([_measured(runner) for runner in runners], plan.ledger.facts, clock, plan.ledger.size)
     repeated = [
         Repeating("broker recheck", recheck.check, broker_recheck.SOON),
         Repeating("depth meter", meter.measure, depth_meter.EVERY),

@@ -7,6 +7,7 @@ The meter asks no broker whose connection is lost, and no decision depends on th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +16,14 @@ from steadyworker.adapter import Adapter, Depth
 from steadyworker.clock import Clock
 from steadyworker.errors import BrokerUnavailable, ConfigError, LedgerUnavailable
 from steadyworker.ledger.facts import Facts
+from steadyworker.telemetry.logs import get_logger
+from steadyworker.text.plain_text import plain_text
 
 EVERY = 10.0
 """Seconds between two measurements of a queue."""
+
+_SIZE_EVERY = 60.0
+"""Seconds between two reads of the size of the ledger."""
 
 _AGAIN_AFTER = 60.0
 """Seconds without a measurement after the broker has not answered one."""
@@ -40,14 +46,22 @@ class DepthMeter:
     Attributes:
         depths: The depth of each queue that this process has measured in the last period, by queue.
             If another worker process measures a queue, the queue is not in this mapping.
+        ledger_bytes: The size of the ledger, which this process reads once a minute while it measures a queue; otherwise None.
+            So few processes of a fleet ask the server for the size, and no further choice is necessary.
     """
 
-    def __init__(self, queues: Sequence[MeasuredQueue], facts: Facts, clock: Clock) -> None:
+    def __init__(
+        self, queues: Sequence[MeasuredQueue], facts: Facts, clock: Clock, size: Callable[[], int | None]
+    ) -> None:
         self.depths: Mapping[str, Depth] = {}
+        self.ledger_bytes: int | None = None
+        self._size = size
+        self._size_at = -math.inf
         self._queues = queues
         self._facts = facts
         self._clock = clock
         self._again_at: dict[str, float] = {}
+        self._log = get_logger("steadyworker.service")
 
     def measure(self) -> float:
         """
@@ -62,7 +76,17 @@ class DepthMeter:
                     found[each.queue] = depth
                     self._facts.record_depth(each.namespace, each.queue, depth)
         self.depths = found
+        self._read_size(measures=bool(found))
         return EVERY
+
+    def _read_size(self, *, measures: bool) -> None:
+        now = self._clock.monotonic()
+        if not measures:
+            self.ledger_bytes, self._size_at = None, -math.inf
+        elif now >= self._size_at + _SIZE_EVERY:
+            self._size_at = now
+            with suppress(LedgerUnavailable):
+                self.ledger_bytes = self._size()
 
     def _measured(self, each: MeasuredQueue) -> Depth | None:
         """Return the depth; None if the broker is away, or another process measures this queue."""
@@ -72,9 +96,12 @@ class DepthMeter:
             return None
         try:
             return each.adapter.depth()
-        except (
-            BrokerUnavailable,
-            ConfigError,
-        ) as error:  # ConfigError: the file with the broker's URL cannot be read now
-            self._again_at[each.queue] = self._clock.monotonic() + _AGAIN_AFTER
-            return Depth.unknown(str(error).removesuffix("."))
+        except (BrokerUnavailable, ConfigError) as error:  # ConfigError: the file with the URL cannot be read now
+            why = str(error).removesuffix(".")
+        except Exception as error:  # noqa: BLE001 - a client library can raise anything
+            self._log.warning(
+                "depth_not_measured", queue=each.queue, exc_info=True, explain="steadyworker.not-measured"
+            )
+            why = plain_text(error)
+        self._again_at[each.queue] = self._clock.monotonic() + _AGAIN_AFTER
+        return Depth.unknown(why)

@@ -103,7 +103,7 @@ def launch(
         receivers: Sequence[Listener] = listeners if metrics is None else (*listeners, metrics)
         monitor = Monitor(planned.clock, planned.times, options.health, os.environ, page)
         if metrics is not None:
-            metrics.watch([spec.queue for spec in planned.specs], monitor.readings, monitor.state)
+            metrics.watch([spec.queue for spec in planned.specs], monitor.readings, monitor.state, monitor.ledger_bytes)
             planned = replace(planned, ledger=timed(planned.ledger, planned.clock, metrics.ledger_call))
         logged: set[Finding] = set()
         with _environment(resolve.handed_on(options, Path.cwd(), config_file)):

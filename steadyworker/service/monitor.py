@@ -241,6 +241,10 @@ class Monitor:
             replace(each, depth=depths.get(each.queue)) for each in (runner.reading() for runner in assembly.runners)
         ]
 
+    def ledger_bytes(self) -> int | None:
+        """Return the size of the ledger if this process has measured it, otherwise None; callable from any thread."""
+        return None if self._assembly is None else self._assembly.meter.ledger_bytes
+
     def state(self) -> Mapping[str, bool]:
         """Return whether the process is alive and ready, as the probes report it; callable from any thread."""
         now = self.snapshot()

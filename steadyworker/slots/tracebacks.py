@@ -7,6 +7,7 @@ A failed handler's exception has a traceback; a child that a fatal signal ended 
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from types import TracebackType
 
@@ -14,6 +15,13 @@ from steadyworker.text.plain_text import as_unicode, plain_text
 
 LONGEST = 16 << 10
 """The maximum length of a traceback, in bytes of UTF-8."""
+
+_SEARCHED = 32 << 10
+"""
+The number of characters at each end of a long text that are searched for secrets.
+
+At most the outer half of each end stays, so that no cut leaves half a secret.
+"""
 
 _CUT = "\n  [… cut by SteadyWorker …]\n"
 _OURS = "steadyworker."
@@ -37,12 +45,20 @@ def traceback_of(error: BaseException | None) -> str:
 
 def shortened(text: str) -> str:
     """Return a traceback or stacks without recognised secrets; the middle of a long text is cut."""
-    text = plain_text(text, len(text) + 1)
+    if len(text) > 2 * _SEARCHED:
+        head, tail = _searched(text[:_SEARCHED]), _searched(text[-_SEARCHED:])
+        text = f"{head[: len(head) // 2]}{_CUT}{tail[len(tail) // 2 :]}"
+    else:
+        text = _searched(text)
     if len(text.encode()) <= LONGEST:
         return text
     half = (LONGEST - len(_CUT.encode())) // 2
     data = text.encode()
     return f"{data[:half].decode(errors='ignore')}{_CUT}{data[-half:].decode(errors='ignore')}"
+
+
+def _searched(text: str) -> str:
+    return plain_text(text, sys.maxsize)
 
 
 def stacks_text(data: bytes) -> str:

@@ -33,6 +33,7 @@ class QueueReading:
         oldest: Seconds since the start of the oldest run; 0 without a run.
         time_limit: The Worker's `time_limit`, in seconds; None without a limit.
         losses: The number of lost connections, by reason.
+        paused: True while the runner obeys a pause of this queue.
         depth: The queue's depth, if this process has measured it in the last seconds; otherwise None.
         known: False if the runner's thread stands still, so that the other values can be old.
     """
@@ -47,6 +48,7 @@ class QueueReading:
     oldest: float
     time_limit: float | None
     losses: Mapping[str, int] = field(default_factory=dict)
+    paused: bool = False
     depth: Depth | None = None
     known: bool = True
 
@@ -65,6 +67,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[QueueReading], float | None]], ...] = (
     ("ledger_up", "1 if the ledger responded to the last call.", lambda each: each.ledger_up),
     ("job_oldest_run_seconds", "Seconds since the start of the oldest run; 0 without a run.", lambda each: each.oldest),
     ("job_time_limit_seconds", "The Worker's time_limit; no sample without one.", lambda each: each.time_limit),
+    ("paused", "1 while a person pauses the queue for the whole fleet.", lambda each: each.paused),
 )
 
 
@@ -89,7 +92,10 @@ _UP = "1 while the broker's connection stands and the ledger responds; 0 also if
 
 
 def gauges(
-    queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: Callable[[], Mapping[str, bool]]
+    queues: Sequence[str],
+    readings: Callable[[], Sequence[QueueReading]],
+    state: Callable[[], Mapping[str, bool]],
+    ledger_bytes: Callable[[], int | None],
 ) -> Collector:
     """
     Return a collector that calls these functions at each scrape.
@@ -97,6 +103,7 @@ def gauges(
     `queues` are the queues of the process, which are not up before the first reading.
 
     `state` returns whether the process is `alive` and `ready`, as the probes report.
+    `ledger_bytes` returns the size of the ledger, or None if this process has not measured it.
     Raise ImportError if prometheus-client is not installed.
     """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -123,6 +130,9 @@ def gauges(
                         gauge.add_metric((each.queue,), value)
                 yield gauge
             yield from _depth_families({each.queue: each.depth for each in found if each.depth is not None})
+            text = "Size of the ledger's file or tables, from a worker process that measures a queue."
+            if (size := ledger_bytes()) is not None:
+                yield GaugeMetricFamily("steadyworker_ledger_bytes", text, size)
             lost = CounterMetricFamily(
                 "steadyworker_connection_losses", "Lost connections to the broker.", labels=("queue", "reason")
             )

@@ -63,7 +63,13 @@ class Metrics(Protocol):
         """Count one event."""
         ...
 
-    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: ProcessState) -> None:
+    def watch(
+        self,
+        queues: Sequence[str],
+        readings: Callable[[], Sequence[QueueReading]],
+        state: ProcessState,
+        ledger_bytes: Callable[[], int | None] = lambda: None,
+    ) -> None:
         """Begin the counters of these queues with 0; from now on, each scrape reads the gauges with these functions."""
         ...
 
@@ -181,7 +187,13 @@ class _PrometheusMetrics:
         elif event.settlement == "later" and event.outcome in _RETRIED:
             self._retries.labels(event.queue, event.outcome).inc(exemplar=exemplar)
 
-    def watch(self, queues: Sequence[str], readings: Callable[[], Sequence[QueueReading]], state: ProcessState) -> None:
+    def watch(
+        self,
+        queues: Sequence[str],
+        readings: Callable[[], Sequence[QueueReading]],
+        state: ProcessState,
+        ledger_bytes: Callable[[], int | None] = lambda: None,
+    ) -> None:
         for queue in queues:
             for counter in self._plain.values():
                 counter.labels(queue)
@@ -193,7 +205,7 @@ class _PrometheusMetrics:
                 self._attempts.labels(queue, reason)
             for outcome in OUTCOMES:
                 self._duration.labels(queue, outcome)
-        self._registry.register(gauges(queues, readings, state))
+        self._registry.register(gauges(queues, readings, state, ledger_bytes))
 
     def ledger_call(self, call: str, seconds: float, *, failed: bool) -> None:
         self._ledger.labels(call, str(failed).lower()).observe(seconds)

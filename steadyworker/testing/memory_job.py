@@ -25,10 +25,10 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import CHECKPOINT_BYTES, LOST, MOST_ATTEMPTS, Attempt
+from steadyworker.ledger.facts import LOST, MOST_ATTEMPTS, Attempt
+from steadyworker.ledger.facts_rows import safe_checkpoint
 from steadyworker.ledger.owners import host_of
 from steadyworker.ledger.retention import Retention
-from steadyworker.ledger.shared import checkpoint_text
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters
 
 HELD = (State.RUNNING, State.MOVING)
@@ -182,7 +182,7 @@ class MemoryJob:
             return
         owner, started_at = self.owner or "", self.started_at or 0.0
         process = (owner, host_of(owner), os.getpid(), run.slot, version)
-        before = _shown(self.checkpoint)
+        before = safe_checkpoint(self.checkpoint)
         self.attempts[self.fence] = Attempt(
             self.fence, *process, run.because, run.epoch, started_at, checkpoint_before=before
         )
@@ -201,10 +201,9 @@ class MemoryJob:
             return
         ended, attempt = asdict(end), self.attempts.get(self.fence)
         self.result = ended.pop("result")
+        left = safe_checkpoint(ended.pop("checkpoint"))
         if attempt is not None:
-            self.attempts[self.fence] = replace(
-                attempt, **ended, ended_at=wall, checkpoint_after=_shown(self.checkpoint)
-            )
+            self.attempts[self.fence] = replace(attempt, **ended, ended_at=wall, checkpoint_after=left)
 
     def row(self, now: float, *, lease_over: bool) -> Row:
         """Return the row; `now` is the boot clock."""
@@ -267,7 +266,3 @@ def fits(row: Row, which: JobFilter, last_round: int, note: str) -> bool:
 def _is_lost(row: Row, lost: int | None) -> bool:
     ended = row.state in (State.DONE, State.DEAD)
     return lost is not None and not ended and row.counters.crashes + row.counters.losses >= lost
-
-
-def _shown(checkpoint: bytes | None) -> str | None:
-    return checkpoint_text(None if checkpoint is None else checkpoint[:CHECKPOINT_BYTES])

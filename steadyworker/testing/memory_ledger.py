@@ -323,7 +323,7 @@ class MemoryLedger(Ledger):
             return False
         job.reason = job.error_class = job.error_text = ""
         job.end_attempt(end, self._clock.wall())
-        job.end(State.DONE, self._clock.wall(), retention.DONE)
+        job.end(State.DONE, self._clock.wall(), self._retentions.of(token.id).unconfirmed)
         job.message = None
         return True
 
@@ -492,6 +492,10 @@ class MemoryLedger(Ledger):
                 return
             if job.checkpoint is None or JobId(id.namespace, id.queue, id.key, id.round + 1) in self._jobs:
                 del self._jobs[id]
+
+    @override
+    def size(self) -> int | None:
+        return None
 
     @override
     def purge(self) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.cli.job_lines import lines_of
+from steadyworker.cli.job_lines import lines_of, why
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, OwnerSeen, Progress, Row, State, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
-from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.lease import QUIET, registered_name
 from steadyworker.ledger.listing import CRASHES, ListedJob, Listing, Liveness, Need, Wanted, owner_now, time_left
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 from steadyworker.testing.clock import FakeClock
@@ -248,6 +248,43 @@ def test_a_job_of_a_lost_worker_process_needs_a_person_if_no_other_consumes_its_
     first, second, *_ = night.jobs(Wanted(states=frozenset((JobState.RUNNING,))))
     assert (first.need, second.need) == (Need.NO_WORKER, Need.NO_WORKER)
     assert "no worker consumes this queue: start one with `steadyworker run`" in shown(night, 300)
+
+
+def test_a_job_that_waits_in_a_paused_queue_names_the_pause_and_its_remedy(night: Night) -> None:
+    """All worker processes of the queue register as quiet then; they take the job of the lost one over after the pause."""
+    night.ledger.facts.pause("shop", "exports", "ada@ops", "the bank is closed")
+    for owner in ("silent", "alive"):
+        night.ledger.register(owner, "host-1", [f"{NAME}{QUIET}"])
+    jobs = {job.row.id.key: job for job in night.jobs()}
+    lost = jobs["on-a-dead-worker"]
+    assert lost.need is None
+    assert lost.owner is not None
+    assert lost.owner.heirs == 2
+    paused = "its queue is paused by ada@ops: the bank is closed; `steadyworker resume exports` ends the pause"
+    assert why(lost, night.clock.wall()) == f"its worker is gone; {paused}"
+    assert [key for key, job in jobs.items() if paused in why(job, 0.0)] == [
+        "crashing",
+        "on-a-dead-worker",
+        "retrying",
+        "scheduled",
+    ]
+    night.dead |= {"alive", "silent"}
+    (lost, *_) = night.jobs(Wanted(keys=("on-a-dead-worker",)))
+    assert lost.need is Need.NO_WORKER
+    assert why(lost, 0.0) == f"no worker consumes this queue: start one with `steadyworker run`; {paused}"
+
+
+def test_no_message_of_a_paused_queue_counts_as_lost(night: Night) -> None:
+    """It waits at the broker; the retry itself is late."""
+    night.clock.advance(3 * 3600.0)
+    assert {job.row.id.key for job in night.jobs() if job.orphan is not None} >= {"retrying", "on-a-dead-worker"}
+    night.ledger.facts.pause("shop", "exports", "ada@ops", "")
+    jobs = {job.row.id.key: job for job in night.jobs(Wanted(overdue=True))}
+    assert [key for key, job in jobs.items() if job.orphan is not None] == []
+    assert jobs["retrying"].need is Need.OVERDUE
+    paused = "its queue is paused by ada@ops; `steadyworker resume exports` ends the pause"
+    assert why(jobs["retrying"], 0.0).startswith(f"late by 1 h 02 min; {paused}; ")
+    assert "steadyworker retry" not in why(jobs["retrying"], 0.0)
 
 
 ROW = Row(JOB, "uid", State.RUNNING, owner="me", lease_over=False)

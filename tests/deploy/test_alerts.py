@@ -59,7 +59,7 @@ def served() -> dict[str, set[str]]:
         losses={"reset": 1},
         depth=Depth(1, 1, 1.0, 1, 1, 1, 1.0),
     )
-    metrics.watch(["q"], lambda: [reading], lambda: {"alive": True, "ready": True})
+    metrics.watch(["q"], lambda: [reading], lambda: {"alive": True, "ready": True}, lambda: 4096)
     counters: dict[str, Any] = {"attempts": 0, "crashes": 0, "losses": 0, "interruptions": 0}
     metrics(Adopted(**everywhere))
     metrics(DeliveryRejected(**everywhere, reason="no-key: …"))

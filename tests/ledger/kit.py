@@ -11,7 +11,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import JobId, Ledger, State
+from steadyworker.ledger.base import Ending, JobId, Ledger, State
+from steadyworker.testing.conformance.ledger_attempts import begun
+from steadyworker.testing.conformance.ledger_fixtures import DEAD_END
 
 JOB = JobId("shop", "exports", "m-17")
 """The job of which the actors race for the row."""
@@ -58,6 +60,20 @@ def one_wins_each_time(actor: Actor, place: object, ledger: Ledger) -> None:
     row = ledger.read(JOB)
     assert row is not None
     assert row.fence == versions[-1][1]
+
+
+SECRET_CHECKPOINT = b'{"to":"amqp://user:canary-secret@host/"}'
+SAFE_CHECKPOINT = b'{"to":"amqp://user:***@host/"}'
+"""What an attempt keeps of it."""
+
+
+def leave_a_checkpoint(ledger: Ledger, value: bytes) -> None:
+    """Let a job die with this checkpoint, and begin its next round."""
+    first = begun(ledger)
+    assert ledger.checkpoint(first.token, value)
+    assert ledger.moving(first.token, DEAD_END, Ending("failed", checkpoint=value))
+    assert ledger.moved(first.token)
+    begun(ledger, replace(JOB, round=1))
 
 
 class Commits:

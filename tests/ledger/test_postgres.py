@@ -10,15 +10,19 @@ import psycopg
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import JobFilter, Ledger, State
+from steadyworker.ledger.base import Ending, JobFilter, Ledger, State
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.ledger.postgres.trust import ORPHANS
+from steadyworker.ledger.retention import DAY, Retention
 from steadyworker.ledger.shared import filter_values
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
+from steadyworker.testing.conformance.ledger_attempts import begun
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
+from steadyworker.testing.conformance.ledger_fixtures import JOB, seen
 from tests.brokers.postgres import Postgres
+from tests.ledger.kit import SAFE_CHECKPOINT, SECRET_CHECKPOINT, leave_a_checkpoint
 from tests.ledger.pgkit import Admin, Open, Schemas
 
 ROWS = """
@@ -55,6 +59,65 @@ class TestPostgresLedger(OnPostgres, LedgerSuite):
 
     def saved(self, ledger: Ledger, place: Path) -> Callable[[], object]:
         return self.schemas.saved(place)
+
+    def test_the_clock_of_a_worker_process_purges_nothing(self, ledger: Ledger, clock: FakeClock) -> None:
+        """A process whose wall clock is a year ahead would otherwise delete the attempts of the whole fleet."""
+        ledger.retain(JOB.namespace, JOB.queue, Retention(attempts=60.0))
+        assert ledger.done(begun(ledger).token, Ending("done"))
+        clock.step_wall(365 * DAY)
+        ledger.purge()
+        assert len(ledger.facts.attempts(JOB)) == 1
+        clock.step_wall(-2 * 365 * DAY)
+        clock.advance(61.0)
+        ledger.purge()
+        assert len(ledger.facts.attempts(JOB)) == 0
+
+
+def test_a_purge_that_finds_no_old_command_makes_no_process_read_the_orders(opened: Open, admin: Admin) -> None:
+    """The table's trigger counts each statement, even a statement that deletes no row."""
+    ledger = opened()
+    ledger.facts.command("me", "quiet", "ada")
+
+    def version() -> int:
+        return int(admin.execute("SELECT version FROM steadyworker_orders").fetchall()[0][0])
+
+    before = version()
+    ledger.purge()
+    assert version() == before
+    admin.execute("UPDATE steadyworker_commands SET at = at - interval '2 days'")
+    ledger.purge()
+    assert version() == before + 1
+    assert not ledger.orders("me").commands
+
+
+def test_a_run_whose_job_an_older_version_took_over_has_ended_as_lost(opened: Open, admin: Admin) -> None:
+    """The older version does not write the end, so the row of the job shows it: the later claim."""
+    ledger = opened()
+    first = begun(ledger)
+    (attempt,) = ledger.facts.attempts(JOB)
+    assert (attempt.outcome, attempt.ended_at) == ("", None)
+    admin.execute("UPDATE steadyworker_jobs SET fence = fence + 1, started_at = started_at + interval '7 s'")
+    (attempt,) = ledger.facts.attempts(JOB)
+    assert (attempt.fence, attempt.outcome) == (first.fence, "lost")
+    row = seen(ledger)
+    assert attempt.ended_at == row.started_at
+
+
+def test_an_attempt_keeps_no_secret_of_a_checkpoint(opened: Open, admin: Admin) -> None:
+    """The row of the job has the whole checkpoint, until the next checkpoint replaces it."""
+    leave_a_checkpoint(opened(), SECRET_CHECKPOINT)
+    kept = admin.execute("SELECT checkpoint_before, checkpoint_after FROM steadyworker_attempts ORDER BY number")
+    assert kept.fetchall() == [(None, SAFE_CHECKPOINT), (SAFE_CHECKPOINT, None)]
+
+
+def test_a_purge_deletes_a_depth_that_was_never_measured(opened: Open, admin: Admin) -> None:
+    """A process that may measure can end before it has measured; the queue can be gone then."""
+    ledger = opened()
+    assert ledger.facts.may_measure("shop", "gone", 10)
+    assert ledger.facts.may_measure("shop", "asked", 10)
+    admin.execute("UPDATE steadyworker_depths SET asked_at = asked_at - interval '2 days' WHERE queue = 'gone'")
+    ledger.purge()
+    assert admin.execute("SELECT queue FROM steadyworker_depths").fetchall() == [("asked",)]
 
 
 class TestOnTheServersClock(OnPostgres, ClaimPromises):

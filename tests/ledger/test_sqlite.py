@@ -12,14 +12,17 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import JobFilter, JobId, Ledger, State
+from steadyworker.ledger import retention
+from steadyworker.ledger.base import Ending, JobFilter, JobId, Ledger, State
 from steadyworker.ledger.owners import OwnerLock, lock_path, new_owner_id
 from steadyworker.ledger.sqlite import schema as sql
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance import LedgerSuite
-from steadyworker.testing.conformance.ledger_fixtures import JOB, claimed, in_state, seen
+from steadyworker.testing.conformance.ledger_attempts import begun
+from steadyworker.testing.conformance.ledger_fixtures import DEAD_END, JOB, claimed, in_state, seen
+from tests.ledger.kit import SAFE_CHECKPOINT, SECRET_CHECKPOINT, leave_a_checkpoint
 
 
 @pytest.fixture
@@ -216,6 +219,25 @@ def test_an_owner_that_ends_in_good_order_removes_its_lock_unless_it_still_holds
         assert list(ledger.owners_dir.iterdir()) == [lock_path(ledger.owners_dir, holding)]
 
 
+def test_an_attempt_keeps_no_secret_of_a_checkpoint(tmp_path: Path, clock: FakeClock) -> None:
+    """The row of the job has the whole checkpoint, until the next checkpoint replaces it."""
+    ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())
+    leave_a_checkpoint(ledger, SECRET_CHECKPOINT)
+    kept = ledger._fetch("SELECT checkpoint_before, checkpoint_after FROM attempts ORDER BY number")
+    assert kept == [(None, SAFE_CHECKPOINT), (SAFE_CHECKPOINT, None)]
+
+
+def test_a_purge_deletes_a_depth_that_was_never_measured(tmp_path: Path, clock: FakeClock) -> None:
+    """A process that may measure can end before it has measured; the queue can be gone then."""
+    ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())
+    assert ledger.facts.may_measure("shop", "gone", 10)
+    clock.advance(retention.DEPTHS - 1)
+    assert ledger.facts.may_measure("shop", "asked", 10)
+    clock.advance(2)
+    ledger.purge()
+    assert ledger._fetch("SELECT queue FROM depths") == [("asked",)]
+
+
 def test_the_file_shrinks_when_old_rows_are_purged(tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "ledger.db"
     with closing(SqliteLedger(path, clock=clock, times=Times())) as ledger:
@@ -228,6 +250,61 @@ def test_the_file_shrinks_when_old_rows_are_purged(tmp_path: Path, clock: FakeCl
         assert ledger.purge() == 400
         assert seen(ledger).uid == kept.uid
     assert path.stat().st_size < 10 << 20, "of 24 MB"
+
+
+def fill(ledger: Ledger, jobs: int) -> None:
+    """Let this many jobs end, each with a result of 60,000 bytes; one more job of each kind stays unfinished or dead."""
+    for number in range(jobs):
+        token = begun(ledger, replace(JOB, key=f"k-{number:03}")).token
+        assert ledger.done(token, Ending("done", result=b'"' + b"x" * 60_000 + b'"'))
+    dead = begun(ledger, replace(JOB, key="dead")).token
+    assert ledger.moving(dead, DEAD_END, Ending("failed", traceback="x" * 16_000))
+    assert ledger.moved(dead)
+    begun(ledger, replace(JOB, key="runs"))
+
+
+def kept_results(ledger: Ledger, jobs: int) -> list[int]:
+    ids = {number: replace(JOB, key=f"k-{number:03}") for number in range(jobs)}
+    return [number for number, id in ids.items() if ledger.facts.result(id) is not None]
+
+
+def test_above_its_limit_a_ledger_drops_what_guards_no_key_oldest_first(tmp_path: Path, clock: FakeClock) -> None:
+    path, limit = tmp_path / "ledger.db", 12 << 20
+    with closing(SqliteLedger(path, clock=clock, times=Times(), limit=limit)) as ledger:
+        fill(ledger, 400)
+        before = [(row.id.key, row.state, row.body_sha256, row.fence) for row, _ in ledger.jobs()]
+        assert ledger.purge() == 0
+        kept = kept_results(ledger, 400)
+        assert 0 < len(kept) < 250
+        assert kept == list(range(400))[-len(kept) :]
+        assert [(row.id.key, row.state, row.body_sha256, row.fence) for row, _ in ledger.jobs()] == before
+        assert [run.outcome for run in ledger.facts.attempts(replace(JOB, key="runs"))] == [""]
+        assert [found.id for found in ledger.findings() if found.id == "ledger.too-large"] == []
+    assert path.stat().st_size <= limit
+
+
+def test_a_limit_that_only_rows_exceed_is_a_warning(tmp_path: Path, clock: FakeClock) -> None:
+    """The rows of jobs protect their keys, and the messages are for a replay."""
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times(), limit=200_000)) as ledger:
+        fill(ledger, 3)
+        for number in range(400):
+            token = claimed(ledger, replace(JOB, key=f"long-{number}")).token
+            assert ledger.checkpoint(token, b"x" * 4_000)
+        ledger.purge()
+        (found,) = [each for each in ledger.findings() if each.id == "ledger.too-large"]
+        assert found.level == "warning"
+        assert "at most 195.3 KiB" in found.what
+        assert len(list(ledger.jobs())) == 405
+        assert kept_results(ledger, 3) == []
+        assert [len(ledger.facts.attempts(replace(JOB, key=key))) for key in ("dead", "runs")] == [0, 1]
+
+
+def test_without_a_limit_a_ledger_keeps_everything(tmp_path: Path, clock: FakeClock) -> None:
+    with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
+        fill(ledger, 20)
+        ledger.purge()
+        assert kept_results(ledger, 20) == list(range(20))
+        assert "ledger.too-large" not in [found.id for found in ledger.findings()]
 
 
 def settled(ledger: Ledger, job: JobId) -> str:

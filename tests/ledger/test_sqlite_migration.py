@@ -574,6 +574,23 @@ class TestSchema8:
         attempts = new.facts.attempts(id)
         assert [(each.fence, each.outcome) for each in attempts] == [(first.fence, "lost"), (last.fence, "done")]
 
+    def test_a_run_whose_job_its_process_took_over_has_ended_as_lost(
+        self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
+    ) -> None:
+        """The old process does not write the end, so the row of the job shows it: the later claim."""
+        id = replace(JOB, key="taken")
+        first = new.claim(Claimed(id, None, "new", 0, b"\x01" * 32, Counters(), MESSAGE, Began(0, "new", 1)))
+        assert first is not None
+        (attempt,) = new.facts.attempts(id)
+        assert (attempt.outcome, attempt.ended_at) == ("", None)
+        clock.advance(7.0)
+        with schema_8.version_before():
+            taken = begin(old, "taken")
+            clock.advance(5.0)
+            assert old.done(taken.token)
+        (attempt,) = new.facts.attempts(id)
+        assert (attempt.outcome, attempt.ended_at) == ("lost", attempt.started_at + 7.0)
+
     def test_a_job_of_before_the_migration_has_no_attempts_and_gets_its_first_at_its_next_claim(
         self, old: SqliteLedger, new: SqliteLedger
     ) -> None:

@@ -159,6 +159,29 @@ def test_a_message_behind_a_job_of_hours_is_not_called_lost(harness: MakeHarness
     assert [event.fate for event in events(h, "ghost", MessageLost)] == ["runs"]
 
 
+def test_a_message_that_waited_for_hours_in_a_paused_queue_is_not_called_lost(harness: MakeHarness) -> None:
+    """After the pause, the message needs time to come, because other messages are in front of it."""
+    gate = Gate()
+    exports = worker(gate, nothing)
+    h = harness(exports)
+    h.ledger.facts.pause(NAMESPACE, QUEUE, "ada@ops", "deploy")
+    h.advance(15)
+    ghost(h, "ghost", KeptMessage(b"{}", b"{}"))
+    for key in ("long", "next", "ghost"):
+        h.send(exports, {}, key=key)
+    h.advance(3 * 3600)
+    assert h.ledger.facts.resume(NAMESPACE, QUEUE)
+    h.advance(15)
+    h.wait("long", until=gate.reached.is_set)
+    h.advance(1800)
+    gate.open()
+    h.wait("next", until="done")
+    h.wait("ghost", until="done")
+
+    assert h.starts("ghost") == 1
+    assert events(h, "ghost", MessageLost) == []
+
+
 def test_orphans_that_wait_for_an_hour_do_not_starve_the_queue(harness: MakeHarness) -> None:
     """One of them gets a slot after each question, and the queue gets the rest of the time."""
     gate = Gate()

@@ -169,6 +169,20 @@ def test_a_delivery_that_was_under_way_goes_back_to_the_queue() -> None:
     assert bench.state("late") is None
 
 
+def test_a_paused_process_without_a_job_waits_as_one_of_an_empty_queue() -> None:
+    """So `--idle-exit` ends it, too."""
+    bench = Bench()
+    bench.deliver("job")
+    assert not bench.runner.reading().paused
+    bench.handle(Paused(PAUSE))
+    assert bench.runner.reading().paused
+    assert not bench.runner.waiting
+    bench.ended(0, Done())
+    assert bench.runner.waiting
+    bench.handle(Staged(Stage.QUIET))
+    assert not bench.runner.waiting
+
+
 def test_a_delivery_that_waits_for_a_slot_goes_back_at_a_pause() -> None:
     bench = Bench()
     bench.line.cut()

@@ -58,16 +58,16 @@ class TurnBench(Bench):
         self.runner.drain_inbox()
         return list(self.notes)
 
-    def new(self, *keys: str) -> list[RunnerEvent]:
+    def new(self, *keys: str, body: bytes = b"{}") -> list[RunnerEvent]:
         return [
-            Delivered(Delivery(1, f"d{next(self._ids)}", QUEUE, b"{}", {KEY: key}, redelivered=Redelivered.NO))
+            Delivered(Delivery(1, f"d{next(self._ids)}", QUEUE, body, {KEY: key}, redelivered=Redelivered.NO))
             for key in keys
         ]
 
-    def over(self, *keys: str) -> list[RunnerEvent]:
-        """The runs of these jobs are done."""
+    def over(self, *keys: str, result: bytes | None = None) -> list[RunnerEvent]:
+        """The runs of these jobs are done, each with this result."""
         tasks = {slot.task.key: (slot.id, slot.task.fence) for slot in self.slots if slot.task is not None}
-        return [Ended(*tasks[key], Done()) for key in keys]
+        return [Ended(*tasks[key], Done(result=result)) for key in keys]
 
     def running(self) -> list[str]:
         return sorted(slot.task.key for slot in self.slots if slot.task is not None)
@@ -189,8 +189,8 @@ def test_a_failure_is_recorded_by_itself() -> None:
     assert [bench.state(key) for key in "abc"] == [State.MOVED, State.DONE, State.RUNNING]
 
 
-def test_a_commit_has_at_most_64_writes() -> None:
-    bench = TurnBench(slots=70)
+def sizes_of_commits(bench: TurnBench) -> list[int]:
+    """The number of writes in each commit of a turn, from now on."""
     sizes: list[int] = []
     record = bench.real.record
 
@@ -199,6 +199,25 @@ def test_a_commit_has_at_most_64_writes() -> None:
         return record(claims, ended)
 
     bench.real.record = sized  # type: ignore[method-assign]
+    return sizes
+
+
+def test_a_commit_has_at_most_64_writes() -> None:
+    bench = TurnBench(slots=70)
+    sizes = sizes_of_commits(bench)
     bench.turn(*bench.new(*(f"k-{number}" for number in range(70))))
     assert sizes == [64, 6]
     assert len(bench.running()) == 70
+
+
+def test_a_commit_has_no_more_writes_once_its_bodies_and_results_have_256_kib() -> None:
+    """Otherwise one statement could have 64 bodies of a megabyte, and other processes would wait for it."""
+    bench = TurnBench(slots=9)
+    sizes = sizes_of_commits(bench)
+    keys = [f"k-{number}" for number in range(9)]
+    bench.turn(*bench.new(*keys, body=b'"' + b"x" * (100 << 10) + b'"'))
+    assert sizes == [3, 3, 3]
+    assert bench.running() == keys
+    bench.turn(*bench.over(*keys, result=b'"' + b"x" * ((64 << 10) - 2) + b'"'))
+    assert sizes == [3, 3, 3, 4, 4]
+    assert [bench.state(key) for key in keys] == [State.DONE] * 9

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,23 @@ import pytest
 from msgspec.structs import replace
 
 from steadyworker import Job, Worker
+from steadyworker.backends.opening import open_ledger
 from steadyworker.clock import SystemClock
 from steadyworker.config import resolve as config
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.events import Adopted, Event
 from steadyworker.exports.stage import STAGES, ExportTarget, new_stage
 from steadyworker.ledger.base import Claimed, JobId
+from steadyworker.ledger.facts import Facts
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.service import assemble as assembling
 from steadyworker.service import broker_recheck
 from steadyworker.service.assemble import assemble, plan, specs_of
+from steadyworker.service.fact_batch import FactBatch
 from steadyworker.service.repeating import Repeating
 from steadyworker.telemetry.event_log import fan_out
+from steadyworker.testing.conformance.ledger_fixtures import claimed
 
 
 def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
@@ -130,6 +136,61 @@ def test_a_purge_deletes_the_ledgers_expired_rows_even_if_no_job_exports(
         for pool in assembly.pools:
             pool.stop(5)
         assembly.close()
+
+
+def test_facts_that_cannot_be_written_do_not_delay_the_end_of_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes take its jobs over as soon as it is unregistered and its lock is free."""
+    monkeypatch.setattr(assembling, "_FACTS_WITHIN", 0.01)
+    options = config.load({"state_dir": tmp_path / "state"}, os.environ, tmp_path)
+    assembly = assemble(plan([First], options))
+    written, over = threading.Event(), threading.Event()
+
+    def hang(_batch: FactBatch, _facts: Facts) -> None:
+        assert [owner.owner for owner in assembly.ledger.owners()] == []
+        written.set()
+        over.wait(60)
+
+    monkeypatch.setattr(FactBatch, "write", hang)
+    assembly.ledger.register(assembly.owner, "host", ["n/first"])
+    token = claimed(assembly.ledger, JobId("n", "first", "k")).token
+    assert assembly.ledger.done(token)
+    assembly.ledger.settled(token, known=True)
+    for pool in assembly.pools:
+        pool.stop(5)
+    assembly.close()
+    assert written.is_set()
+    assert not over.is_set()
+    with closing(open_ledger(options)) as other:
+        assert list(other.owners()) == []
+        row = other.read(token.id)
+        assert row is not None
+        assert row.settled == "confirmed"
+    over.set()
+
+
+def test_a_purge_warns_of_a_ledger_above_its_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker process purges once an hour."""
+    given = {"state_dir": tmp_path / "state", "ledger_limit": 4096}
+    assembly = assemble(plan([First], config.load(given, os.environ, tmp_path)))
+    try:
+        with caplog.at_level("WARNING"):
+            assembly.purge()
+        lines: list[Any] = [record.msg for record in caplog.records]
+        assert [(line["event"], line["explain"]) for line in lines] == [("check_warning", "ledger.too-large")]
+        assert "4.0 KiB" in lines[0]["what"]
+    finally:
+        for pool in assembly.pools:
+            pool.stop(5)
+        assembly.close()
+
+
+def test_a_limit_of_a_postgresql_ledger_is_refused(tmp_path: Path) -> None:
+    options = config.load({"ledger": "postgresql://host/db", "ledger_limit": "2 GiB"}, os.environ, tmp_path)
+    with pytest.raises(ConfigError, match="only VACUUM gives") as caught:
+        open_ledger(options)
+    assert caught.value.id == "config.ledger-limit"
 
 
 def test_a_purge_that_does_not_reach_the_ledger_ends_in_peace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

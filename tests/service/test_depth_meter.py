@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -29,6 +29,7 @@ class Fleet:
         self.broker = MemoryBroker(self.clock)
         self.facts = MemoryLedger(self.clock, Times()).facts
         self.connected = True
+        self.sized = 0
 
     def adapter(self, queue: str = "exports") -> MemoryAdapter:
         return self.broker.adapter(QueueSpec(queue, "exports.dead"))
@@ -39,7 +40,11 @@ class Fleet:
             MeasuredQueue("shop", queue, adapter, lambda: self.connected)
             for queue, adapter in zip(queues, adapters or (self.adapter(),), strict=False)
         ]
-        return DepthMeter(measured, facts or self.facts, self.clock)
+        return DepthMeter(measured, facts or self.facts, self.clock, self.ledger_bytes)
+
+    def ledger_bytes(self) -> int | None:
+        self.sized += 1
+        return 4096
 
     def send(self, queue: str = "exports") -> None:
         self.adapter(queue).publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k"}))
@@ -56,7 +61,7 @@ def fleet() -> Fleet:
 class Counted:
     """An adapter that returns or raises what the test sets, and counts the questions."""
 
-    def __init__(self, *answers: Depth | BrokerUnavailable | ConfigError) -> None:
+    def __init__(self, *answers: Depth | Exception) -> None:
         self.answers = list(answers)
         self.asked = 0
 
@@ -98,12 +103,48 @@ def test_one_process_of_a_fleet_measures_and_records(fleet: Fleet) -> None:
     assert ([*first.depths], [*second.depths]) == ([], ["exports"])
 
 
+def test_the_process_that_measures_reads_the_bytes_of_the_ledger_once_a_minute(fleet: Fleet) -> None:
+    first, second = fleet.meter(), fleet.meter()
+    for _ in range(7):
+        first.measure()
+        second.measure()
+        assert (first.ledger_bytes, second.ledger_bytes) == (4096, None)
+        fleet.clock.advance(EVERY)
+    assert fleet.sized == 2
+    fleet.connected = False
+    first.measure()
+    assert first.ledger_bytes is None
+
+
 def test_each_queue_of_a_process_is_measured(fleet: Fleet) -> None:
     meter = fleet.meter(fleet.adapter("exports"), fleet.adapter("imports"))
     fleet.send("imports")
     meter.measure()
     assert {queue: depth.ready for queue, depth in meter.depths.items()} == {"exports": 0, "imports": 1}
     assert [each.queue for each in fleet.recorded()] == ["exports", "imports"]
+
+
+def test_an_unexpected_error_of_one_queue_is_logged_and_leaves_the_others(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It can be a defect of a client library; the queue is measured again after a minute."""
+    odd = Counted(KeyError("password=canary-secret"), ONE)
+    meter = fleet.meter(cast(Adapter, odd), fleet.adapter("imports"))
+    with caplog.at_level("WARNING"):
+        meter.measure()
+    lines: list[Any] = [record.msg for record in caplog.records]
+    assert [(line["event"], line["queue"], line["explain"]) for line in lines] == [
+        ("depth_not_measured", "exports", "steadyworker.not-measured")
+    ]
+    exports, imports = fleet.recorded()
+    assert (exports.depth.ready, imports.depth.ready) == (None, 0)
+    assert exports.depth.why["ready"].startswith("KeyError: 'password=***")
+    fleet.clock.advance(59)
+    meter.measure()
+    assert odd.asked == 1
+    fleet.clock.advance(2)
+    meter.measure()
+    assert fleet.recorded()[0].depth == ONE
 
 
 def test_no_question_goes_to_a_broker_whose_connection_is_lost(fleet: Fleet) -> None:

@@ -185,6 +185,29 @@ class TestTheText:
         assert LONGEST - 8 <= len(text.encode()) <= LONGEST
         assert set(text.replace("\n  [… cut by SteadyWorker …]\n", "")) == {"é"}
 
+    def test_the_error_itself_stays_however_long_the_causes_are(self) -> None:
+        """The last lines are those that people read first."""
+
+        def fail() -> None:
+            raise ValueError("boom") from KeyError("x" * (100 << 10))
+
+        text = traceback_of(raised(fail))
+        assert text.startswith("KeyError: ")
+        assert text.endswith("ValueError: boom\n")
+        assert text.count("[… cut by SteadyWorker …]") == 1
+        assert LONGEST - 8 <= len(text.encode()) <= LONGEST
+
+    def test_no_end_of_a_long_one_has_a_secret(self) -> None:
+        url = "amqp://user:canary-secret@host/"
+        ends = [
+            f"{url} {'x' * rest}{middle}{'x' * rest} {url}"
+            for rest in range(0, 40 << 10, 999)
+            for middle in ("", url * 9_000)
+        ]
+        texts = [shortened(text) for text in ends]
+        assert not [text for text in texts if "canary-secret" in text]
+        assert all(text.endswith("amqp://user:***@host/") for text in texts)
+
     def test_a_short_one_stays_as_it_is(self) -> None:
         assert shortened("a\n  b\n") == "a\n  b\n"
 

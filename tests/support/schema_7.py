@@ -24,7 +24,7 @@ from tests.support import schema_8
 
 SCHEMA_VERSION = 7
 
-TIMES = _PRESENT_TIMES | {"keep_confirmed": 86_400.0, "keep_dead": 30 * 86_400.0}
+TIMES = _PRESENT_TIMES | {"keep_done": 14 * 86_400.0, "keep_confirmed": 86_400.0, "keep_dead": 30 * 86_400.0}
 """The times that this version keeps jobs, for all Workers alike."""
 
 APPLICATION_ID = 0x53574C47

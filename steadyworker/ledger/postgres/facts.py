@@ -119,10 +119,12 @@ _DEPTHS = f"""
 _PURGE = f"""
     DELETE FROM steadyworker_link_events WHERE at <= extract(epoch FROM {NOW})::float8 - %(link_events)s;
     DELETE FROM steadyworker_minutes WHERE at <= extract(epoch FROM {NOW})::float8 - %(minutes)s;
-    DELETE FROM steadyworker_commands WHERE at <= {after("- %(commands)s")};
-    DELETE FROM steadyworker_depths WHERE measured_at <= {after("- %(depths)s")};
+    DELETE FROM steadyworker_depths WHERE coalesce(measured_at, asked_at) <= {after("- %(depths)s")};
     DELETE FROM steadyworker_actions WHERE at <= {after("- %(actions)s")}
 """
+# A trigger makes each process read the orders again after any statement that deletes commands, even if it deletes no row.
+_OLD_COMMANDS = f"SELECT FROM steadyworker_commands WHERE at <= {after('- %(commands)s')} LIMIT 1"
+_PURGE_COMMANDS = f"DELETE FROM steadyworker_commands WHERE at <= {after('- %(commands)s')}"
 _KEPT = {
     "link_events": retention.LINK_EVENTS,
     "minutes": retention.MINUTES,
@@ -239,6 +241,8 @@ class PostgresFacts(Facts):
     def purge(self) -> None:
         """Delete the facts whose time is over."""
         self._change(_PURGE, _KEPT)
+        if self._fetch(_OLD_COMMANDS, _KEPT):
+            self._change(_PURGE_COMMANDS, _KEPT)
 
     def _fetch(self, statement: LiteralString, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._record.connection() as db:

@@ -81,6 +81,7 @@ from steadyworker.ledger.shared import (
     dead_values,
     ending_values,
     filter_values,
+    kept_checkpoint,
     mine_values,
     never_dead,
     no_ledger_finding,
@@ -279,8 +280,20 @@ class PostgresLedger(Ledger):
         values = claim_values(claim, self._worker) | message_values(claim.message)
         values |= began_values(claim, os.getpid(), self._own_version())
         if claim.seen is None:
-            return self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
-        return self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
+            row = self._own(sql.CLAIM_NEW, pk_values(claim.id) | values | {"uid": secrets.token_hex(16)})
+        else:
+            row = self._own(sql.CLAIM_SEEN, seen_values(claim.seen) | values)
+        self._began_with(claim, row)
+        return row
+
+    def _began_with(self, claim: Claimed, row: Row | None) -> None:
+        """Record the checkpoint with which a run began, if it is not that of the row from which the runner decided."""
+        known = None if claim.seen is None else claim.seen.checkpoint
+        if row is None or claim.run is None or row.checkpoint == known:
+            return
+        values = {"fence": row.fence, "before": kept_checkpoint(row.checkpoint)}
+        with suppress(LedgerUnavailable):  # the claim is committed, and people can do without this
+            self._change(sql.BEGAN_WITH, pk_values(row.id) | values)
 
     @override
     def record(
@@ -291,6 +304,7 @@ class PostgresLedger(Ledger):
             ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
             values = claims_values(claims, drawn, uids) | ends_values(ended) | self._lease | self._settled_values()
             values |= {"worker": self._worker, "pid": os.getpid(), "version": self._own_version()}
+            values["ended_keeps"] = [self._retentions.of(token.id).unconfirmed for token, _ in ended]
             results = (
                 f"; {sql.ADD_RESULTS}" if any(end is not None and end.result is not None for _, end in ended) else ""
             )
@@ -300,6 +314,8 @@ class PostgresLedger(Ledger):
             done = {uid for (uid,) in cursor.fetchall()}
         claimed = {row.uid: row for row in rows}
         # The statement leaves out a row that another session holds, such as a renewal; the single write waits for it.
+        for uid, claim in zip(uids, claims, strict=True):
+            self._began_with(claim, claimed.get(uid))
         return [claimed.get(uid) for uid in uids], [
             token.uid in done or self._done_alone(token, end) for token, end in ended
         ]
@@ -361,10 +377,10 @@ class PostgresLedger(Ledger):
 
     @override
     def done(self, token: Token, end: Ending | None = None) -> bool:
+        values = {"keep_done": self._retentions.of(token.id).unconfirmed} | ending_values(end, storable)
         if end is None or end.result is None:
-            return self._write(sql.DONE, token, KEEP | ending_values(end, storable))
-        values = KEEP | ending_values(end, storable) | {"result": end.result}
-        return self._write(sql.DONE_WITH_RESULT, token, values)
+            return self._write(sql.DONE, token, values)
+        return self._write(sql.DONE_WITH_RESULT, token, values | {"result": end.result})
 
     @override
     def interrupted(self, token: Token, counters: Counters, end: Ending | None = None) -> bool:
@@ -411,7 +427,7 @@ class PostgresLedger(Ledger):
         while self._settled:
             token, known = self._settled.popleft()
             settled[token] = known or settled.get(token, False)
-        return KEEP | {
+        return {
             "settled_uids": [token.uid for token in settled],
             "settled_fences": [token.fence for token in settled],
             "settled_known": list(settled.values()),
@@ -477,10 +493,15 @@ class PostgresLedger(Ledger):
         self._change(sql.FORGET, pk_values(id))
 
     @override
+    def size(self) -> int | None:
+        ((size,),) = self._fetch(sql.SIZE, {})
+        return int(size)
+
+    @override
     def purge(self) -> int:
         self.flush()
         removed = purged(lambda rows: self._change(sql.PURGE, {"rows": rows}))
-        for old in self._retentions.attempts(self._clock.wall()):
+        for old in self._retentions.attempts():
             purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP)
         self._facts.purge()

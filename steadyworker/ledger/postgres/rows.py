@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Moving, Row, State, Token, Verdict
-from steadyworker.ledger.shared import Values, verdict_values
+from steadyworker.ledger.shared import Values, kept_checkpoint, verdict_values
 from steadyworker.outcome import Counters
 
 LONGEST_DELAY = 100 * 365.25 * 86_400.0
@@ -67,6 +67,7 @@ def ends_values(ended: Sequence[tuple[Token, Ending | None]]) -> Values:
     return {f"ended_{name}": values for name, values in tokens_values([token for token, _ in ended]).items()} | {
         "ended_outcomes": [None if end is None else end.outcome for _, end in ended],
         "ended_peaks": [None if end is None else end.peak_memory for _, end in ended],
+        "ended_left": [None if end is None else kept_checkpoint(end.checkpoint) for _, end in ended],
         "ended_results": [None if end is None else end.result for _, end in ended],
     }
 

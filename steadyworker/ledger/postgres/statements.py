@@ -84,8 +84,6 @@ def committing(level: LiteralString) -> LiteralString:
 _BODY = "decode(%(body)s, 'base64')"
 
 
-# An attempt keeps this many bytes of a checkpoint: `steadyworker.ledger.facts.CHECKPOINT_BYTES`.
-_SHORT = "substring(checkpoint FROM 1 FOR 400)"
 _ATTEMPT = "number, fence, owner, pid, slot, version, because, epoch, checkpoint_before"
 
 
@@ -97,7 +95,7 @@ def _keeping(claim: LiteralString) -> LiteralString:
             SELECT number, {_BODY}, %(facts)s FROM claimed WHERE %(facts)s::bytea IS NOT NULL ON CONFLICT (number) DO NOTHING
         ), began AS (
             INSERT INTO steadyworker_attempts ({_ATTEMPT})
-            SELECT number, fence, owner, %(pid)s, %(slot)s, %(version)s, %(because)s, %(epoch)s::bigint, {_SHORT}
+            SELECT number, fence, owner, %(pid)s, %(slot)s, %(version)s, %(because)s, %(epoch)s::bigint, %(before)s::bytea
             FROM claimed WHERE %(because)s::text IS NOT NULL
         )
         SELECT * FROM claimed
@@ -127,11 +125,11 @@ def _again(claim: LiteralString) -> LiteralString:
 def _ending(update: LiteralString, more: LiteralString = "") -> LiteralString:
     """Return this statement of a run's end, extended to record the end of the run's attempt; `more` is another part of it."""
     return f"""
-        WITH ended AS ({update} RETURNING number, checkpoint), attempt AS (
+        WITH ended AS ({update} RETURNING number), attempt AS (
             UPDATE steadyworker_attempts AS run SET
                 outcome = %(outcome)s, ended_at = {NOW}, reason = %(why)s, error_class = %(raised)s,
                 error_text = %(raised_text)s, traceback = %(traceback)s, peak_memory = %(peak_memory)s::bigint,
-                checkpoint_after = {_SHORT}
+                checkpoint_after = %(left)s::bytea
             FROM ended WHERE run.number = ended.number AND run.fence = %(fence)s AND %(outcome)s::text IS NOT NULL
         ){more}
         SELECT FROM ended
@@ -166,6 +164,11 @@ CLAIM_SEEN = _again(
     WHERE {_SEEN} AND state NOT IN ('done', 'dead') RETURNING {COLUMNS}, number
 """)
 )
+# A new round begins with the checkpoint of the round before, which the process knows only after its claim.
+BEGAN_WITH = f"""
+    UPDATE steadyworker_attempts AS run SET checkpoint_before = %(before)s
+    FROM (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AS job WHERE run.number = job.number AND run.fence = %(fence)s
+"""
 MESSAGE = f"SELECT body, facts FROM steadyworker_messages JOIN steadyworker_jobs USING (number) WHERE {_JOB}"
 REPLAY = f"""
     WITH inserted AS (
@@ -279,7 +282,7 @@ CLAIM_MANY = f"""
         SELECT number, decode(body, 'base64'), facts FROM claimed JOIN asked USING (fence) WHERE facts IS NOT NULL
     ), began AS (
         INSERT INTO steadyworker_attempts ({_ATTEMPT})
-        SELECT number, fence, claimed.owner, %(pid)s, slot, %(version)s, because, epoch, {_SHORT}
+        SELECT number, fence, claimed.owner, %(pid)s, slot, %(version)s, because, epoch, NULL
         FROM claimed JOIN asked USING (fence) WHERE because IS NOT NULL
     )
     SELECT * FROM claimed
@@ -288,19 +291,20 @@ DONE_MANY = f"""
     WITH ended AS (
         UPDATE steadyworker_jobs AS job SET
             state = 'done', {_NOBODY}, wake_at = NULL, reason = '', error_class = '', error_text = '',
-            ended_at = {NOW}, keep_until = {after("%(keep_done)s")}
+            ended_at = {NOW}, keep_until = {after("free.keep")}
         FROM (
-            SELECT number, outcome, peak_memory FROM steadyworker_jobs
+            SELECT number, outcome, peak_memory, left_checkpoint, keep FROM steadyworker_jobs
             JOIN unnest(
                 %(ended_uids)s::text[], %(ended_fences)s::bigint[], %(ended_owners)s::text[],
-                %(ended_outcomes)s::text[], %(ended_peaks)s::bigint[]
-            ) AS mine (uid, fence, owner, outcome, peak_memory) USING (uid, fence, owner)
+                %(ended_outcomes)s::text[], %(ended_peaks)s::bigint[], %(ended_left)s::bytea[],
+                %(ended_keeps)s::float8[]
+            ) AS mine (uid, fence, owner, outcome, peak_memory, left_checkpoint, keep) USING (uid, fence, owner)
             WHERE state = 'running' FOR UPDATE OF steadyworker_jobs SKIP LOCKED
         ) AS free WHERE job.number = free.number
-        RETURNING job.number, job.uid, job.fence, job.checkpoint, free.outcome, free.peak_memory
+        RETURNING job.number, job.uid, job.fence, free.outcome, free.peak_memory, free.left_checkpoint
     ), attempt AS (
         UPDATE steadyworker_attempts AS run SET
-            outcome = ended.outcome, ended_at = {NOW}, peak_memory = ended.peak_memory, checkpoint_after = {_SHORT}
+            outcome = ended.outcome, ended_at = {NOW}, peak_memory = ended.peak_memory, checkpoint_after = ended.left_checkpoint
         FROM ended WHERE run.number = ended.number AND run.fence = ended.fence AND ended.outcome IS NOT NULL
     ){_LET_GO}
     SELECT uid FROM ended
@@ -422,8 +426,10 @@ ATTEMPTS_OF = f"""
     SELECT
         run.fence, run.owner, pid, slot, version, because, epoch,
         extract(epoch FROM run.started_at)::float8, extract(epoch FROM run.ended_at)::float8,
-        outcome, run.reason, run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory
-    FROM steadyworker_attempts AS run JOIN (SELECT number FROM steadyworker_jobs WHERE {_JOB}) AS job USING (number)
+        outcome, run.reason, run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory,
+        CASE WHEN job.fence > run.fence THEN extract(epoch FROM job.started_at)::float8 END
+    FROM steadyworker_attempts AS run
+        JOIN (SELECT number, fence, started_at FROM steadyworker_jobs WHERE {_JOB}) AS job USING (number)
     ORDER BY run.fence
 """
 _PROGRESS = "done, total, note, at, before_at, before_done"
@@ -465,10 +471,10 @@ PURGE = f"""
         SELECT number FROM steadyworker_jobs WHERE keep_until <= {NOW} LIMIT %(rows)s FOR UPDATE SKIP LOCKED
     )
 """
-PURGE_ATTEMPTS = """
+PURGE_ATTEMPTS = f"""
     DELETE FROM steadyworker_attempts WHERE (number, fence) IN (
         SELECT number, run.fence FROM steadyworker_attempts AS run JOIN steadyworker_jobs USING (number)
-        WHERE run.fence < %(fence)s AND run.ended_at <= to_timestamp(%(ended)s) AND namespace = %(namespace)s AND queue = %(queue)s
+        WHERE run.ended_at <= {after("- %(keep_attempts)s::float8")} AND namespace = %(namespace)s AND queue = %(queue)s
         LIMIT %(rows)s
     )
 """
@@ -486,6 +492,12 @@ OWNERS = f"""
 BIND = """
     INSERT INTO steadyworker_bindings AS bound VALUES (%(namespace)s, %(queue)s, %(identity)s)
     ON CONFLICT (namespace, queue) DO UPDATE SET broker_identity = bound.broker_identity RETURNING broker_identity
+"""
+# The server only reads the sizes of files for this.
+SIZE = r"""
+    SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+    WHERE relkind = 'r' AND relname LIKE 'steadyworker\_%%'
+        AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'steadyworker_meta'::regclass)
 """
 QUEUES = "SELECT queue FROM steadyworker_bindings WHERE namespace = %(namespace)s"
 BINDINGS = "SELECT namespace, queue FROM steadyworker_bindings ORDER BY namespace, queue"

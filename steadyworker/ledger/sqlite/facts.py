@@ -97,7 +97,7 @@ _PURGES = {
     "DELETE FROM minutes WHERE at <= ?": retention.MINUTES,
     "DELETE FROM commands WHERE at <= ?": retention.COMMANDS,
     "DELETE FROM actions WHERE at <= ?": retention.ACTIONS,
-    "DELETE FROM depths WHERE measured_at <= ?": retention.DEPTHS,
+    "DELETE FROM depths WHERE coalesce(measured_at, asked_at) <= ?": retention.DEPTHS,
 }
 
 

@@ -196,19 +196,42 @@ class LedgerFile:
             with self.transaction():
                 pass
 
-    def shrink(self) -> None:
-        """Give free pages back to the file system until at most half of the file is free, in small steps."""
+    def size(self) -> int:
+        """Return the number of bytes of the file and of its write-ahead log."""
+        size = 0
+        for path in (self.path, Path(f"{self.path}-wal")):
+            with suppress(OSError):
+                size += path.stat().st_size
+        return size
+
+    def pages_size(self) -> int:
+        """Return the number of bytes of all pages of the file, without its write-ahead log."""
+        with self.connection() as connection:
+            return _pragma(connection, "page_count") * _pragma(connection, "page_size")
+
+    def excess(self, limit: int) -> int:
+        """Return the number of bytes by which the pages in use exceed this limit; 0 or less if they do not."""
+        with self.connection() as connection:
+            return (_pragma(connection, "page_count") - _pragma(connection, "freelist_count")) * _pragma(
+                connection, "page_size"
+            ) - limit
+
+    def shrink(self, limit: int | None = None) -> None:
+        """
+        Give free pages back to the file system until at most half of the file is free, in small steps.
+
+        While the file is larger than `limit`, give all free pages back.
+        """
         while True:
             with self.connection() as connection:
-                free, pages = (
-                    connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count")
-                )
-                if free <= _FREE_PAGES or 2 * free <= pages:
+                free, pages = _pragma(connection, "freelist_count"), _pragma(connection, "page_count")
+                above = limit is not None and pages * _pragma(connection, "page_size") > limit
+                if not free or (not above and (free <= _FREE_PAGES or 2 * free <= pages)):
                     return
                 connection.executescript(
                     f"PRAGMA incremental_vacuum({_FREE_PAGES})"
                 )  # `execute` would run only the first step
-                if connection.execute("PRAGMA freelist_count").fetchone()[0] >= free:
+                if _pragma(connection, "freelist_count") >= free:
                     return  # a file of an older version cannot shrink
 
     def close(self) -> None:
@@ -400,6 +423,10 @@ class LedgerFile:
         remedy = _REMEDIES.get(code, "see SQLite's result codes.")
         message = f"Expected a reply from the ledger {self.path}, got {str(error)!r}: {remedy}"
         return self._unfit(message) if code in _FINAL else LedgerUnavailable(message, id=_IDS.get(code, ""))
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 class _Borrowed(AbstractContextManager[sqlite3.Connection]):

@@ -43,7 +43,7 @@ from steadyworker.ledger.base import (
     Token,
     Verdict,
 )
-from steadyworker.ledger.facts import CHECKPOINT_BYTES, Facts, OwnerReport
+from steadyworker.ledger.facts import Facts, OwnerReport
 from steadyworker.ledger.facts_rows import report_of, report_text
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.shared import (
@@ -57,6 +57,7 @@ from steadyworker.ledger.shared import (
     dead_values,
     ending_values,
     filter_values,
+    kept_checkpoint,
     mine_values,
     never_dead,
     no_ledger_finding,
@@ -68,6 +69,7 @@ from steadyworker.ledger.shared import (
     progress_values,
     purged,
     seen_values,
+    too_large_finding,
     unfinished,
     unusable_finding,
 )
@@ -90,6 +92,9 @@ from steadyworker.outcome import Counters
 from steadyworker.system.private import access_findings
 from steadyworker.text.versions import version
 
+_DROPPED_ROWS = 50
+"""The number of attempts, and of results, that one statement drops while the file is above its limit: 3 MiB of results at most."""
+
 _LISTED = 7
 """The number of columns that a listing has after those of a row: the row's number, and the progress."""
 
@@ -107,6 +112,7 @@ class SqliteLedger(Ledger):
         is_dead: Returns whether an owner is proven dead; by default, whether the owner's lock in `owners_dir` is free.
         create: True if the first call creates a missing ledger, or migrates a ledger of an earlier version.
             Only a worker process does this.
+        limit: The size of the file, in bytes, above which a purge drops attempts and results; None for no limit.
 
     Raises:
         ConfigError: `synchronous` is unknown.
@@ -124,6 +130,7 @@ class SqliteLedger(Ledger):
         worker: str = "",
         is_dead: Callable[[str], bool] | None = None,
         create: bool = True,
+        limit: int | None = None,
     ) -> None:
         if synchronous not in {"normal", "full"}:
             raise ConfigError(
@@ -132,6 +139,7 @@ class SqliteLedger(Ledger):
             )
         self._path = path.absolute()
         self._file = LedgerFile(self._path, synchronous, times.call_timeout, clock, self.owners_dir, create=create)
+        self._limit = limit
         self._clock = clock
         self._times = times
         self._worker = storable(worker)
@@ -176,7 +184,7 @@ class SqliteLedger(Ledger):
         except ConfigError as error:
             found.append(unusable_finding(error))
         else:
-            found += access_findings("the ledger", self._path)
+            found += [*self._too_large(), *access_findings("the ledger", self._path)]
         return [*found, *place_findings(self._path.resolve())]
 
     @override
@@ -297,7 +305,7 @@ class SqliteLedger(Ledger):
             db.execute(sql.KEEP, (number, message.body, message.facts))
         if (run := claim.run) is not None:
             process = (row.owner, os.getpid(), run.slot, self._own_version())
-            before = None if checkpoint is None else checkpoint[:CHECKPOINT_BYTES]
+            before = kept_checkpoint(checkpoint)
             db.execute(sql.BEGAN, (number, number, *process, run.because, run.epoch, row.started_at, before))
         return row
 
@@ -309,7 +317,7 @@ class SqliteLedger(Ledger):
     def _end(self, token: Token) -> tuple[Any, ...]:
         """Return the parameters of `DONE`."""
         now = self._clock.wall()
-        return (now, self._step(), now + retention.DONE, *self._run(token), token.owner)
+        return (now, self._step(), now + self._retentions.of(token.id).unconfirmed, *self._run(token), token.owner)
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
@@ -476,17 +484,36 @@ class SqliteLedger(Ledger):
         self._change(sql.FORGET, pk_values(id))
 
     @override
+    def size(self) -> int | None:
+        return self._file.size()
+
+    @override
     def purge(self) -> int:
         self._file.catch_up()
         now = {"now": self._clock.wall()}
         removed = purged(lambda rows: self._change(sql.PURGE, now | {"rows": rows}))
-        for old in self._retentions.attempts(now["now"]):
-            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | {"rows": rows}))  # type: ignore[misc]
+        for old in self._retentions.attempts():
+            purged(lambda rows, old=old: self._change(sql.PURGE_ATTEMPTS, old | now | {"rows": rows}))  # type: ignore[misc]
         self._change(sql.PURGE_OWNERS, KEEP | now)
         self._facts.purge()
-        self._file.shrink()
+        if self._limit is not None:
+            self._drop_above(self._limit)
+        self._file.shrink(self._limit)
         proof.sweep(self.owners_dir, self._holding)
         return removed
+
+    def _drop_above(self, limit: int) -> None:
+        """Drop ended attempts, with their tracebacks, and results, the oldest first, until the pages in use fit the limit."""
+        rows = {"rows": _DROPPED_ROWS}
+        while self._file.excess(limit) > 0:
+            if not self._change(sql.DROP_ATTEMPTS, rows) + self._change(sql.DROP_RESULTS, rows):
+                return
+
+    def _too_large(self) -> Iterator[Finding]:
+        """Yield a warning if the file has more pages than its limit allows."""
+        size = self._file.pages_size()
+        if self._limit is not None and size > self._limit:
+            yield too_large_finding(self._path, self._limit, size)
 
     @override
     def close(self) -> None:
@@ -526,14 +553,15 @@ class SqliteLedger(Ledger):
             found = db.execute(statement, values | self._lease() | drawn).fetchall()
             if found and message is not None:
                 db.execute(sql.KEEP_FIRST, values | kept_values(message))
-            if found:
+            row = row_of(found[0], self._clock, self._times, self._boot, never_dead) if found else None
+            if row is not None:
                 db.execute(sql.LOST_BEFORE, values)
                 if values.get("owes_call"):
                     db.execute(sql.OWE_CALL, values)
                 if values.get("because") is not None:
-                    db.execute(sql.BEGAN_AGAIN, values)
+                    db.execute(sql.BEGAN_AGAIN, values | {"before": kept_checkpoint(row.checkpoint)})
                     db.execute(sql.FORGET_FIRST, values)
-        return row_of(found[0], self._clock, self._times, self._boot, never_dead) if found else None
+        return row
 
     def _step(self) -> float:
         """
@@ -603,7 +631,7 @@ def _done(db: sqlite3.Connection, values: tuple[Any, ...], end: Ending | None) -
         return False
     if end is not None:
         now, _, _, number, _, fence, _ = values
-        db.execute(sql.ENDED_WELL, (end.outcome, now, end.peak_memory, number, fence))
+        db.execute(sql.ENDED_WELL, (end.outcome, now, end.peak_memory, kept_checkpoint(end.checkpoint), number, fence))
         if end.result is not None:
             db.execute(sql.ADD_RESULT, (number, end.result))
     return True

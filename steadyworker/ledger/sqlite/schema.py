@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from steadyworker.ledger.base import RATE_OVER
-from steadyworker.ledger.facts import CHECKPOINT_BYTES, LOST, MOST_ATTEMPTS
+from steadyworker.ledger.facts import LOST, MOST_ATTEMPTS
 
 SCHEMA_VERSION = 9
 """The version of the tables, raised with every change; a worker process migrates an older ledger to this version."""
@@ -604,14 +604,13 @@ ENDED = f"{_ENDED} AND rowid IN (SELECT value FROM json_each(:numbers))"
 ENDED_UNNUMBERED = _ENDED
 """The statement for uids of schema 7, which do not begin with the number of their row; it reads every row."""
 _NUMBER = f"(SELECT rowid FROM jobs WHERE {_JOB})"
-_LEFT = f"(SELECT substr(checkpoint, 1, {CHECKPOINT_BYTES}) FROM jobs WHERE rowid = number)"
 BEGAN = """
     INSERT INTO attempts (number, fence, owner, pid, slot, version, because, epoch, started_at, checkpoint_before)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 BEGAN_AGAIN = f"""
     INSERT INTO attempts (number, fence, owner, pid, slot, version, because, epoch, started_at, checkpoint_before)
-    SELECT rowid, fence, owner, :pid, :slot, :version, :because, :epoch, started_at, substr(checkpoint, 1, {CHECKPOINT_BYTES})
+    SELECT rowid, fence, owner, :pid, :slot, :version, :because, :epoch, started_at, :before
     FROM jobs WHERE {_JOB}
 """
 LOST_BEFORE = f"UPDATE attempts SET outcome = '{LOST}', ended_at = :now WHERE number = {_NUMBER} AND outcome = ''"
@@ -620,13 +619,13 @@ FORGET_FIRST = f"""
         SELECT run.fence FROM attempts AS run WHERE run.number = {_NUMBER} ORDER BY run.fence DESC LIMIT 1 OFFSET {MOST_ATTEMPTS}
     )
 """
-ENDED_WELL = f"""
-    UPDATE attempts SET outcome = ?, ended_at = ?, peak_memory = ?, checkpoint_after = {_LEFT} WHERE number = ? AND fence = ?
+ENDED_WELL = """
+    UPDATE attempts SET outcome = ?, ended_at = ?, peak_memory = ?, checkpoint_after = ? WHERE number = ? AND fence = ?
 """
 ENDED_RUN = f"""
     UPDATE attempts SET
         outcome = :outcome, ended_at = :now, reason = :why, error_class = :raised, error_text = :raised_text,
-        traceback = :traceback, peak_memory = :peak_memory, checkpoint_after = {_LEFT}
+        traceback = :traceback, peak_memory = :peak_memory, checkpoint_after = :left
     WHERE number = {_NUMBER} AND fence = :fence
 """
 OWE_CALL = f"INSERT INTO owed_calls (number) SELECT rowid FROM jobs WHERE {_JOB} ON CONFLICT DO NOTHING"
@@ -641,9 +640,11 @@ ADD_RESULT = "INSERT INTO results (number, value) VALUES (?, ?)"
 RESULT = f"SELECT value FROM results WHERE number = {_NUMBER}"
 ATTEMPTS_OF = f"""
     SELECT
-        fence, owner, pid, slot, version, because, epoch, started_at, ended_at, outcome, reason, error_class, error_text,
-        traceback, checkpoint_before, checkpoint_after, peak_memory
-    FROM attempts WHERE number = (SELECT rowid FROM jobs WHERE {_JOB}) ORDER BY fence
+        run.fence, run.owner, pid, slot, version, because, epoch, run.started_at, run.ended_at, outcome, run.reason,
+        run.error_class, run.error_text, traceback, checkpoint_before, checkpoint_after, peak_memory,
+        iif(job.fence > run.fence, job.started_at, NULL)
+    FROM attempts AS run JOIN (SELECT rowid, fence, started_at FROM jobs WHERE {_JOB}) AS job ON run.number = job.rowid
+    ORDER BY run.fence
 """
 _PROGRESS = "done, total, note, at, before_at, before_done"
 LAST_PROGRESS = f"""
@@ -696,12 +697,20 @@ FORGET = f"""
     ))
 """
 PURGE = "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs WHERE keep_until <= :now LIMIT :rows)"
+# A number is at least the wall clock in milliseconds at the first claim, so the first condition ends the search early.
 PURGE_ATTEMPTS = """
     DELETE FROM attempts WHERE (number, fence) IN (
         SELECT number, attempts.fence FROM attempts JOIN jobs ON jobs.rowid = number
-        WHERE number < :fence AND attempts.ended_at <= :ended AND namespace = :namespace AND queue = :queue LIMIT :rows
+        WHERE number < (:now - :keep_attempts) * 1000 AND attempts.ended_at <= :now - :keep_attempts AND namespace = :namespace AND queue = :queue LIMIT :rows
     )
 """
+# The numbers of rows follow the time, so the first rows are the oldest.
+DROP_ATTEMPTS = """
+    DELETE FROM attempts WHERE (number, fence) IN (
+        SELECT number, fence FROM attempts WHERE outcome <> '' ORDER BY number, fence LIMIT :rows
+    )
+"""
+DROP_RESULTS = "DELETE FROM results WHERE number IN (SELECT number FROM results ORDER BY number LIMIT :rows)"
 PURGE_OWNERS = "DELETE FROM owners WHERE seen_at <= :now - :keep_owners"
 HOLDING = """
     SELECT asked.value FROM json_each(:owners) AS asked

@@ -27,8 +27,10 @@ from steadyworker.text.versions import version
 
 FIRST = Began(3, "new", 7)
 AGAIN_BEGUN = Began(0, "retry")
-WELL = Ending("done", peak_memory=40 << 20)
-FAILED = Ending("failed", "ValueError: no", "ValueError", "no", "Traceback …\nValueError: no\n", 50 << 20)
+LEFT = b'{"at":17}'
+WELL = Ending("done", peak_memory=40 << 20, checkpoint=LEFT)
+STOPPED = Ending("interrupted", checkpoint=LEFT)
+FAILED = Ending("failed", "ValueError: no", "ValueError", "no", "Traceback …\nValueError: no\n", 50 << 20, None, LEFT)
 
 
 def begun(
@@ -71,17 +73,16 @@ class AttemptPromises(LedgerBench):
         """The attempt has every field that the runner gave, and the time of the end."""
         ends: dict[str, Callable[[Row], bool]] = {
             "done": lambda row: ledger.done(row.token, WELL),
-            "interrupted": lambda row: ledger.interrupted(row.token, Counters(), Ending("interrupted")),
+            "interrupted": lambda row: ledger.interrupted(row.token, Counters(), STOPPED),
             "failed": lambda row: ledger.moving(row.token, AGAIN, FAILED),
         }
         for key, end in ends.items():
             id = replace(JOB, key=key)
             row = begun(ledger, id)
-            assert ledger.checkpoint(row.token, b'{"at":17}')
             assert end(row)
             attempt = last(ledger, id)
-            expected = {"done": WELL, "failed": FAILED}.get(key, Ending("interrupted"))
-            fields = [name for name in asdict(expected) if name != "result"]  # `Facts.result` returns the result
+            expected = {"done": WELL, "failed": FAILED}.get(key, STOPPED)
+            fields = asdict(expected).keys() - {"result", "checkpoint"}  # `Facts.result` returns the result
             assert {name: asdict(attempt)[name] for name in fields} == {name: asdict(expected)[name] for name in fields}
             assert attempt.ended_at is not None
             assert attempt.ended_at >= attempt.started_at
@@ -181,15 +182,26 @@ class AttemptPromises(LedgerBench):
 
     def test_a_checkpoint_is_shown_cut_and_without_secrets(self, ledger: Ledger) -> None:
         """A checkpoint is the handler's data, which can have a URL with a password."""
-        row = begun(ledger)
         url = b'{"to":"amqp://user:canary-secret@host/","left":"' + b"x" * 5_000
-        assert ledger.checkpoint(row.token, url)
-        assert ledger.done(row.token, WELL)
-        text = last(ledger).checkpoint_after
-        assert text is not None
-        assert len(text) == CHECKPOINT_SHOWN
-        assert text.endswith("x…")
-        assert "canary-secret" not in text
+        first = begun(ledger)
+        assert ledger.checkpoint(first.token, url)
+        assert ledger.interrupted(first.token, Counters(), replace(STOPPED, checkpoint=url))
+        second = begun(ledger, before=seen(ledger))
+        assert ledger.moving(second.token, DEAD_END, replace(FAILED, checkpoint=url))
+        assert ledger.moved(second.token)
+        third = begun(ledger, replace(JOB, round=1))
+        fourth, token = replace(JOB, round=2), third.token
+        assert ledger.checkpoint(token, url)
+        claim = Claimed(fourth, None, ME, 0, BODY, Counters(), run=FIRST)
+        _, ended = ledger.record([claim], [(token, replace(WELL, checkpoint=url))])
+        assert list(ended) == [True]
+        runs = [run for round_ in range(3) for run in ledger.facts.attempts(replace(JOB, round=round_))]
+        texts = [text for run in runs for text in (run.checkpoint_before, run.checkpoint_after)]
+        assert [text is None for text in texts] == [True, False, False, False, False, False, False, True]
+        for text in filter(None, texts):
+            assert len(text) == CHECKPOINT_SHOWN
+            assert text.endswith("x…")
+            assert "canary-secret" not in text
 
     def test_a_purge_deletes_the_old_attempts_of_a_queue(self, ledger: Ledger, clock: FakeClock) -> None:
         """Each queue has its own time for attempts; the job's row and the attempt of a present run stay."""

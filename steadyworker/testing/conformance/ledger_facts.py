@@ -251,6 +251,12 @@ class FactPromises(LedgerBench):
         assert all("https://shop:***@host" in text for text in found)
         assert all(len(text) < 6000 for text in found)
 
+    def test_a_ledger_knows_its_bytes_or_nothing(self, ledger: Ledger) -> None:
+        """A ledger in memory has no bytes of its own."""
+        claimed(ledger)
+        size = ledger.size()
+        assert size is None or size > 0
+
     @pytest.mark.parametrize(
         ("kind", "days"), [("link events", 1), ("minutes", 2), ("commands", 1), ("depths", 1), ("actions", 90)]
     )

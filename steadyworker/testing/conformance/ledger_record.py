@@ -410,6 +410,28 @@ class RecordPromises(LedgerBench):
         assert ledger.read(replace(JOB, key=name)) is None
         assert len(list(ledger.jobs())) == 7
 
+    @pytest.mark.parametrize("one_turn", [False, True])
+    def test_a_longer_time_also_applies_without_a_confirm(
+        self, ledger: Ledger, clock: FakeClock, *, one_turn: bool
+    ) -> None:
+        """If a queue keeps done jobs for longer than 14 days, a job whose settlement is not confirmed stays as long."""
+        if self.own_clock:
+            pytest.skip("reads a clock of its own")
+        ledger.retain(JOB.namespace, JOB.queue, Retention(done=30 * DAY))
+        _, token = in_state(ledger, State.RUNNING)
+        _, other = in_state(ledger, State.RUNNING, id=replace(JOB, queue="other"))
+        if one_turn:
+            assert ledger.record([], [(token, None), (other, None)]) == ([], [True, True])
+        else:
+            assert ledger.done(token)
+            assert ledger.done(other)
+        clock.advance(14 * DAY + 1)
+        assert ledger.purge() == 1
+        assert seen(ledger).state is State.DONE
+        clock.advance(16 * DAY)
+        assert ledger.purge() == 1
+        assert ledger.read(JOB) is None
+
     def test_a_dead_job_without_a_cancel_is_kept_after_a_cancelled_one(self, ledger: Ledger, clock: FakeClock) -> None:
         """By default, the ledger keeps a cancelled job for 7 days."""
         if self.own_clock:
