@@ -149,8 +149,10 @@ def schema_of(admin: Admin) -> int:
 def test_a_migrated_ledger_is_like_a_new_one_and_has_its_rows(before: Before, opened: Open, admin: Admin) -> None:
     before.register()
     before.fill()
-    same = ("jobs", "messages", "attended", "bindings")
-    columns = [f"SELECT to_jsonb(each) FROM steadyworker_{table} AS each ORDER BY 1" for table in same]
+    same: tuple[LiteralString, ...] = ("jobs", "messages", "attended", "bindings")
+    columns: list[LiteralString] = [
+        f"SELECT to_jsonb(each) FROM steadyworker_{table} AS each ORDER BY 1" for table in same
+    ]
     rows = [admin.execute(each).fetchall() for each in columns]
     ledger = opened()
     assert ledger.ledger_id() == "7" * 32
@@ -360,4 +362,4 @@ def test_each_statement_of_the_version_before_is_still_valid(before: Before, ope
     for name, statement in vars(old).items():
         if name.isupper() and name[0] != "_" and name not in others:
             values = dict.fromkeys(re.findall(r"%\((\w+)\)s", statement))
-            assert before.run(f"EXPLAIN {statement}", **values).fetchall()
+            assert before.run("EXPLAIN " + statement, **values).fetchall()
