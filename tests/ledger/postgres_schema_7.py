@@ -33,27 +33,6 @@ A renewal changes none of the index's columns.
 """
 
 _UNFINISHED: LiteralString = f"CREATE INDEX steadyworker_jobs_unfinished ON steadyworker_jobs (owner, namespace, queue, wake_at) WHERE {UNFINISHED}"
-# These statements make what schema 6 has, and schema 5 does not have.
-_SINCE_6: tuple[LiteralString, ...] = (
-    # The number is the number of the job's row.
-    """
-    CREATE TABLE steadyworker_messages (
-        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
-        body bytea NOT NULL,
-        facts bytea NOT NULL
-    )
-    """,
-    # The server does not compress the body: compression takes longer than the write, and `done` soon deletes the message.
-    "ALTER TABLE steadyworker_messages ALTER COLUMN body SET STORAGE EXTERNAL",
-    # This table has one row for each queue, with the name by which owners register the queue.
-    """
-    CREATE TABLE steadyworker_attended (
-        name text PRIMARY KEY,
-        seen_at timestamptz NOT NULL,
-        trusted_from bigint NOT NULL
-    ) WITH (fillfactor = 70)
-    """,
-)
 _TABLES: tuple[LiteralString, ...] = (
     """
     CREATE TABLE steadyworker_meta (
@@ -137,7 +116,24 @@ _TABLES: tuple[LiteralString, ...] = (
         PRIMARY KEY (namespace, queue)
     )
     """,
-    *_SINCE_6,
+    # The number is the number of the job's row.
+    """
+    CREATE TABLE steadyworker_messages (
+        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
+        body bytea NOT NULL,
+        facts bytea NOT NULL
+    )
+    """,
+    # The server does not compress the body: compression takes longer than the write, and `done` soon deletes the message.
+    "ALTER TABLE steadyworker_messages ALTER COLUMN body SET STORAGE EXTERNAL",
+    # This table has one row for each queue, with the name by which owners register the queue.
+    """
+    CREATE TABLE steadyworker_attended (
+        name text PRIMARY KEY,
+        seen_at timestamptz NOT NULL,
+        trusted_from bigint NOT NULL
+    ) WITH (fillfactor = 70)
+    """,
 )
 # With the advisory lock, one process at a time makes or migrates the tables; the four bytes of the lock's number spell `SWLG`.
 _ALONE: LiteralString = "SELECT pg_advisory_xact_lock(1398230087)"
@@ -480,3 +476,43 @@ BIND = """
 """
 QUEUES = "SELECT queue FROM steadyworker_bindings WHERE namespace = %(namespace)s"
 BINDINGS = "SELECT namespace, queue FROM steadyworker_bindings ORDER BY namespace, queue"
+
+# A part that the server hides now, or hid at the time of the record, is NULL, and counts as equal.
+_PART = "unnest(incarnation, {now}) WITH ORDINALITY AS part (known, got, place)"
+_SAME = f"NOT EXISTS (SELECT FROM {_PART} WHERE known <> got)"
+_KNOWN = f"ARRAY(SELECT coalesce(got, known) FROM {_PART} ORDER BY place)"
+
+_ABSENT = f"seen_at < {after('- %(absence)s')}"
+# An owner renews `seen_at` once a minute, not at each registration.
+# Otherwise the many owners of a queue would wait for each other.
+REGISTER = f"""
+    WITH beaten AS (
+        INSERT INTO steadyworker_owners (owner, host, boot_id, lock_path, queues, seen_at, beat)
+        VALUES (%(owner)s, %(host)s, %(boot)s, %(lock_path)s, %(queues)s, {NOW}, 1)
+        ON CONFLICT (owner) DO UPDATE SET
+            host = excluded.host, queues = excluded.queues, seen_at = excluded.seen_at, beat = steadyworker_owners.beat + 1
+        RETURNING beat
+    ), renewed AS (
+        UPDATE steadyworker_attended SET seen_at = {NOW} WHERE name IN (
+            SELECT name FROM steadyworker_attended
+            WHERE name = ANY(%(names)s::text[]) AND seen_at < {after("-60")} AND NOT {_ABSENT} ORDER BY name FOR UPDATE
+        )
+    )
+    SELECT beat, {_SAME}, incarnation = {_KNOWN} AND NOT EXISTS (
+        SELECT FROM unnest(%(names)s::text[]) AS asked (name) LEFT JOIN steadyworker_attended USING (name)
+        WHERE seen_at IS NULL OR {_ABSENT}
+    ), extract(epoch FROM {NOW})::float8
+    FROM beaten, steadyworker_meta
+"""
+_LAST_FENCE = "(SELECT next_fence - 1 FROM steadyworker_meta)"
+# This locks the row of `steadyworker_meta` first, and then the rows of queues, in the same order as a registration.
+ATTEND = f"""
+    UPDATE steadyworker_meta SET {NEXT_FENCE}, incarnation = {_KNOWN};
+    SELECT FROM steadyworker_attended ORDER BY name FOR UPDATE;
+    UPDATE steadyworker_attended SET trusted_from = {_LAST_FENCE} WHERE %(went_back)s;
+    INSERT INTO steadyworker_attended AS known (name, seen_at, trusted_from)
+    SELECT name, {NOW}, {_LAST_FENCE} FROM unnest(%(names)s::text[]) AS name ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET
+        trusted_from = CASE WHEN known.{_ABSENT} THEN excluded.trusted_from ELSE known.trusted_from END,
+        seen_at = excluded.seen_at
+"""

@@ -82,7 +82,6 @@ def test_a_job_writes_ten_pages_in_two_commits_to_a_sqlite_ledger(tmp_path: Path
     A claim writes the pages of the row, its key, its owner, its message and its attempt.
     `done` writes those of row, owner, message, purge and attempt.
 
-    The first claim of a minute also writes the page of the fence.
     The marks of all settlements since the last flush are one more commit.
     """
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=FakeClock(), times=Times())) as ledger:
@@ -91,7 +90,7 @@ def test_a_job_writes_ten_pages_in_two_commits_to_a_sqlite_ledger(tmp_path: Path
         for number in range(6):
             job(ledger, number)
         ledger.flush()
-        assert transactions(tmp_path / "ledger.db-wal")[before:] == [6, 5, *[5, 5] * 5, 2]
+        assert transactions(tmp_path / "ledger.db-wal")[before:] == [*[5, 5] * 6, 2]
 
 
 def test_a_turn_is_one_commit_of_a_sqlite_ledger(tmp_path: Path) -> None:

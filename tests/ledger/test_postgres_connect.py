@@ -80,16 +80,22 @@ class TestAtTheFirstCall:
             admin.execute("DROP ROLE guest")
 
     @pytest.mark.parametrize(
-        ("schema", "text"),
+        ("made", "text"),
         [
-            (4, "schema 5 to 8 at .*, got 4: finish its jobs with the version of SteadyWorker that made it"),
-            (99, r"schema 8 at .*, got 99, of SteadyWorker 7\.1: install SteadyWorker 7\.1 or newer here; this is "),
+            (
+                "SET schema = 6; ALTER TABLE steadyworker_meta DROP COLUMN made_by",
+                "schema 7 to 8 at .*, got 6: finish its jobs with the version of SteadyWorker that made it",
+            ),
+            (
+                "SET schema = 99, made_by = '7.1'",
+                r"schema 8 at .*, got 99, of SteadyWorker 7\.1: install SteadyWorker 7\.1 or newer here; this is ",
+            ),
         ],
         ids=["an old one", "a newer one"],
     )
-    def test_another_schema(self, opened: Open, admin: Admin, schema: int, text: str) -> None:
+    def test_another_schema(self, opened: Open, admin: Admin, made: LiteralString, text: str) -> None:
         claim(opened())
-        admin.execute("UPDATE steadyworker_meta SET schema = %s, made_by = '7.1'", [schema])
+        admin.execute(f"UPDATE steadyworker_meta {made}")
         self.refused(opened(), text)
 
     def test_a_database_that_cannot_hold_every_text(self, database: str, opened: Open, admin: Admin) -> None:

@@ -153,7 +153,6 @@ PLANS = {
         "SEARCH jobs USING COVERING INDEX jobs_to_purge (keep_until<?)",
     ],
     sql.ENDED: ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"],
-    sql.ENDED_UNNUMBERED: ["SCAN jobs"],
     sql.DONE: ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"],
     sql.SETTLED_CONFIRMED: ["SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"],
     sql.FENCE: ["SEARCH jobs"],
@@ -164,7 +163,7 @@ PLANS = {
 def test_each_index_has_its_readers_and_no_reader_scans_the_jobs_that_are_done(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    """Only `ended` does, of uids from before the migration; a scan of a million rows holds the ledger's lock for a third of a second."""
+    """A scan of a million rows holds the ledger's lock for a third of a second."""
     with closing(SqliteLedger(tmp_path / "ledger.db", clock=clock, times=Times())) as ledger:
         ledger.ledger_id()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:

@@ -24,7 +24,7 @@ from steadyworker.outcome import Counters
 from steadyworker.system import mounts
 from steadyworker.system.mounts import network_file_system
 from steadyworker.testing.clock import FakeClock
-from tests.support.schema_7 import version_before
+from tests.support.schema_8 import version_before
 
 ROOT = Path(__file__).parents[2]
 JOB = JobId("shop", "exports", "m-17")
@@ -87,8 +87,8 @@ class TestAtTheFirstCall:
     @pytest.mark.parametrize(
         ("schema", "text"),
         [
-            (1, "schema 6 to 9 at {path}, got 1: finish its jobs with the version of SteadyWorker that made it"),
-            (5, "schema 6 to 9 at {path}, got 5: finish its jobs with the version of SteadyWorker that made it"),
+            (1, "schema 8 to 9 at {path}, got 1: finish its jobs with the version of SteadyWorker that made it"),
+            (7, "schema 8 to 9 at {path}, got 7: finish its jobs with the version of SteadyWorker that made it"),
             (99, "schema 9 at {path}, got 99, of SteadyWorker 7.1: install SteadyWorker 7.1 or newer here"),
         ],
         ids=["the first", "an old one", "a newer one"],

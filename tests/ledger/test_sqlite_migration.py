@@ -7,7 +7,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from importlib.metadata import PackageNotFoundError, version
@@ -17,13 +16,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.clock import SystemClock, Times
+from steadyworker.clock import Times
 from steadyworker.errors import ConfigError, LedgerUnavailable, OlderLedger
 from steadyworker.ledger.base import (
+    RATE_OVER,
     Began,
     Claimed,
     Ending,
-    JobFilter,
     JobId,
     KeptMessage,
     Moving,
@@ -39,8 +38,8 @@ from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from tests.ledger.kit import ROOT, Actor, line, request
 from tests.ledger.test_sqlite_faults import in_own_mounts
-from tests.support import schema_6, schema_7, schema_8
-from tests.support.schema_6 import version_before
+from tests.support import schema_8
+from tests.support.schema_8 import version_before
 
 JOB = JobId("shop", "exports", "job")
 MESSAGE = KeptMessage(b'{"month": 10}', b'{"headers":{"trace":"1"}}')
@@ -51,10 +50,7 @@ NAMES = ("running", "interrupted", "moving", "moved", "done", "dead")
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock that shows the real time, as the version before has it where this version helps out (`schema_6_gives_up_a_row`)."""
-    clock = FakeClock()
-    clock.step_wall(time.time() - clock.wall())
-    return clock
+    return FakeClock()
 
 
 @pytest.fixture
@@ -104,7 +100,7 @@ def end(ledger: SqliteLedger, row: Row, state: str) -> None:
 
 
 def bring(ledger: SqliteLedger, name: str) -> None:
-    row = begin(ledger, name)
+    row = begin(ledger, name, MESSAGE)
     assert ledger.checkpoint(row.token, name.encode())
     ledger.progress(row.token, Progress(1, 2, name, 0.0))
     end(ledger, row, name)
@@ -147,11 +143,10 @@ def reply_to(process: subprocess.Popen[str], words: str) -> str:
     return line(process)
 
 
-def rows_of(path: Path) -> list[Any]:
-    columns = (
-        "key, state, uid, fence, owner, checkpoint, attempts, interruptions, keep_until, not_before, cancel_reason"
-    )
-    return asked(path, f"SELECT {columns} FROM jobs ORDER BY rowid")
+def rows_of(path: Path) -> list[list[Any]]:
+    """The rows of each table that the version before has, except `meta`."""
+    tables = ("jobs", "messages", "attended", "progress", "owners", "bindings")
+    return [asked(path, f"SELECT * FROM {table}") for table in tables]
 
 
 class TestTheFirstOpen:
@@ -162,16 +157,12 @@ class TestTheFirstOpen:
         with closing(SqliteLedger(path, clock=clock, times=Times())) as new:
             assert new.ledger_id() == ledger_id
             assert [state_of(new, name) for name in NAMES] == list(NAMES)
-            assert new.message(replace(JOB, key="running")) is None
+            assert new.message(replace(JOB, key="running")) == MESSAGE
         assert rows_of(path) == rows
         assert asked(path, "SELECT schema, made_by FROM meta") == [(9, version("steadyworker"))]
-        now = clock.wall()
-        assert wakes(path) == dict.fromkeys([*NAMES, "marked"]) | {"moved": now + 600.0, "interrupted": now}
         with closing(SqliteLedger(tmp_path / "made.db", clock=clock, times=Times())) as made:
             made.ledger_id()
-        expected = shape(tmp_path / "made.db")
-        expected["others"] = sorted([*expected["others"], ("jobs_to_wake",), ("schema_6_gives_up_a_row",)])
-        assert shape(path) == expected
+        assert shape(path) == shape(tmp_path / "made.db")
         assert asked(path, "PRAGMA journal_mode") == [("wal",)]
         assert asked(path, "PRAGMA auto_vacuum") == [(2,)]
         assert asked(path, "PRAGMA integrity_check") == [("ok",)]
@@ -180,7 +171,7 @@ class TestTheFirstOpen:
         self, path: Path, old: SqliteLedger, clock: FakeClock
     ) -> None:
         before = shape(path)
-        text = f"to have schema 9, got schema 6, of an earlier version: start a worker of SteadyWorker {version('steadyworker')}"
+        text = f"to have schema 9, got schema 8, of an earlier version: start a worker of SteadyWorker {version('steadyworker')}"
         with closing(SqliteLedger(path, clock=clock, times=Times(), create=False)) as command:
             with pytest.raises(OlderLedger, match=text):
                 list(command.jobs())
@@ -193,7 +184,7 @@ class TestTheFirstOpen:
     ) -> None:
         """Started again, or after it has lost its connection; what it held is free when its lease is over."""
         ours = version("steadyworker")
-        text = f"Expected a ledger of schema 6 at {path}, got 9, of SteadyWorker {ours}: install SteadyWorker {ours} or newer"
+        text = f"Expected a ledger of schema 8 at {path}, got 9, of SteadyWorker {ours}: install SteadyWorker {ours} or newer"
         with version_before(), closing(SqliteLedger(path, clock=clock, times=Times())) as again:
             with pytest.raises(ConfigError, match=text):
                 again.ledger_id()
@@ -224,10 +215,9 @@ class TestTheFirstOpen:
             old.close()
         copy = path.with_name("copy.db")
         with closing(sqlite3.connect(copy)) as made:
-            for statement in schema_6.CREATE:
+            for statement in schema_8.CREATE:
                 made.execute(statement)
-            with version_before():
-                made.execute(sql.FILL, {"ledger_id": new.ledger_id(), "schema": 6})
+            made.execute(schema_8.FILL, {"ledger_id": new.ledger_id(), "schema": 8, "made_by": "before"})
             made.commit()
             made.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
         new.close()
@@ -254,21 +244,7 @@ class TestTheFirstOpen:
 
 
 class TestTheVersionBeforeGoesOn:
-    """A process that has the file open works on; what it leaves counts as a job without a message, unless a newer one kept it."""
-
-    def test_what_writes_for_it_does_not_shorten_the_wait_for_a_deferred_message(
-        self, path: Path, old: SqliteLedger
-    ) -> None:
-        """A job of the new version is interrupted, and a deferred copy of its message comes later."""
-        old.close()
-        with closing(SqliteLedger(path, clock=SystemClock(), times=Times())) as new:
-            new.register("me", "host", ["shop/exports"])
-            row = begin(new, "deferred", MESSAGE)
-            new.deferred(row.id, 600.0)
-            assert new.read(row.id) is not None  # that writes the deferral
-            assert new.interrupted(row.token, Counters())
-            found = new.orphans("shop", "exports", -500.0, 100)
-            assert "deferred" not in [orphan.row.id.key for orphan in found]
+    """A process that has the file open works on, and both versions take over what the other one leaves."""
 
     def test_each_of_its_statements_is_still_valid(self, old: SqliteLedger, new: SqliteLedger) -> None:
         with version_before():
@@ -278,7 +254,8 @@ class TestTheVersionBeforeGoesOn:
             assert old.may_commit(row.token).granted
             assert old.checkpoint(row.token, b"x")
             assert old.export_state(row.token, b"x")
-            old.progress(row.token, Progress(2, 2, "later", 0.0))
+            old.progress(row.token, Progress(1, 2, "sooner", 0.0))
+            old.progress(row.token, Progress(2, 2, "later", RATE_OVER))
             old.register("old", "host", ["shop/exports", "shop/refunds"])
             assert old.bind("shop", "refunds", "broker-1") == "broker-1"
             assert old.cancel(row.id, "no") is State.RUNNING
@@ -301,7 +278,7 @@ class TestTheVersionBeforeGoesOn:
         assert ended is not None
         assert (ended.state, ended.checkpoint, ended.cancel_reason, ended.conflicts) == (State.DONE, b"x", "no", 1)
         assert ended.settled == "confirmed"
-        assert new.last_progress(row.id) == Progress(2, 2, "later", 0.0)
+        assert new.last_progress(row.id) == Progress(2, 2, "later", RATE_OVER, (0.0, 1))
         assert new.queues("shop") == ["exports", "refunds"]
         assert new.read(replace(JOB, key="dead")) is None
         assert [state_of(new, key) for key in ("moving", "running", "new")] == ["moving", "moving", "running"]
@@ -324,8 +301,7 @@ class TestTheVersionBeforeGoesOn:
             "by old: done": None,
             "by old: dead": None,
         }
-        assert found["by old: moved"] == now + 600.0
-        assert found["by old: interrupted"] == pytest.approx(now, abs=30)
+        assert (found["by old: moved"], found["by old: interrupted"]) == (now + 600.0, now)
         messages = {key: new.message(replace(JOB, key=key)) for key in names}
         expected = MESSAGE if kept else None
         assert messages == dict.fromkeys(names, expected) | {"by old: done": None}
@@ -337,19 +313,139 @@ class TestTheVersionBeforeGoesOn:
         assert keys(orphans(new, stranded=not kept)) >= {"by old: moved"}
         assert keys(orphans(new, stranded=kept)) & set(names) == set()
 
-    def test_rows_of_before_the_migration_are_listed_and_run_by_no_process(
+    def test_rows_of_before_the_migration_can_be_run_with_their_messages(
         self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
     ) -> None:
-        assert orphans(new, stranded=True) == []
+        """The registrations of the version before count, so its rows are no old records."""
+        assert orphans(new) == []
         clock.advance(Times().lease + Times().margin + 101.0)
-        found = {orphan.row.id.key: orphan for orphan in orphans(new, stranded=True)}
+        found = {orphan.row.id.key: orphan for orphan in orphans(new)}
         assert found.keys() == {"running", "interrupted", "moving"}
-        assert {orphan.hindrance for orphan in found.values()} == {"old record"}
         assert found["interrupted"].unseen_for == pytest.approx(Times().lease + Times().margin + 101.0)
         assert found["running"].unseen_for == pytest.approx(101.0)
         clock.advance(600.0)
-        assert "moved" in keys(orphans(new, stranded=True))
-        assert orphans(new) == []
+        assert "moved" in keys(orphans(new))
+        assert orphans(new, stranded=True) == []
+        assert begin(new, "running").fence > found["running"].row.fence
+        assert new.message(replace(JOB, key="running")) == MESSAGE
+
+    def test_each_of_its_statements_finds_the_tables_and_indexes_that_it_names(
+        self, path: Path, old: SqliteLedger, new: SqliteLedger
+    ) -> None:
+        """The statements name the indexes that they use, so an index that is gone would make them fail."""
+        others = {"SCHEMA_VERSION", "APPLICATION_ID", "UNFINISHED", "CREATE", "FILL"}
+        named = {name: value for name, value in vars(schema_8).items() if name.isupper() and name[0] != "_"}
+        with closing(sqlite3.connect(path)) as db:
+            for statement in [value for name, value in named.items() if name not in others]:
+                by_place = [None] * statement.count("?")
+                by_name = dict.fromkeys(re.findall(r":(\w+)", statement))
+                assert db.execute(f"EXPLAIN {statement}", by_place or by_name).fetchall()
+
+    def test_the_fences_of_both_versions_rise_in_the_order_of_their_draws(
+        self, path: Path, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
+    ) -> None:
+        """In the same millisecond, after the wall clock was set back, and after the row of the last fence was deleted."""
+        fences = [fence for (fence,) in asked(path, "SELECT max(fence) FROM jobs")]
+        for number in range(12):
+            if number == 4:
+                assert fences[-1] - clock.wall() * 1000 < 200, "a new ledger begins at the wall clock"
+                clock.step_wall(-3600)
+            for name in ("new", "old", "again"):
+                ledger = old if name == "old" else new
+                with version_before() if name == "old" else nullcontext():
+                    key = f"{name}-{number}"
+                    row = begin(ledger, key, MESSAGE)
+                    fences.append(row.fence)
+                    end(ledger, row, "interrupted")
+                    fences.append(begin(ledger, key).fence)
+                    assert ledger.cancel(replace(JOB, key=f"{key}-marked"), "no") is None
+                    assert ledger.replay(replace(JOB, key=key, round=1), MESSAGE, b"")
+                    replayed = ledger.read(replace(JOB, key=key, round=1))
+                    assert replayed is not None
+                    fences.append(replayed.fence)
+                    last = begin(ledger, f"{key}-last")
+                    end(ledger, last, "dead")
+                    fences.append(last.fence)
+                    ledger.forget(last.id)
+        assert fences == sorted(set(fences))
+
+    def test_after_the_last_claim_every_older_row_is_an_old_record(
+        self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
+    ) -> None:
+        """Whichever version finds that the ledger went back in time; a later claim is trusted when this version found it."""
+        for finder in (old, new):
+            before = f"before {finder._worker}"
+            end(new, begin(new, before, MESSAGE), "interrupted")
+            with version_before() if finder is old else nullcontext():
+                finder.distrust()
+            assert before in {orphan.row.id.key for orphan in new.orphans("shop", "exports", -1.0, 100, stranded=True)}
+        end(new, begin(new, "after", MESSAGE), "interrupted")
+        assert {orphan.row.id.key for orphan in new.orphans("shop", "exports", -1.0, 100)} == {"after"}
+
+    def test_a_job_of_the_version_before_is_settled_cancelled_and_found_by_its_uid(
+        self, old: SqliteLedger, new: SqliteLedger
+    ) -> None:
+        with version_before():
+            rows = [begin(old, key, MESSAGE) for key in ("a", "b")]
+        new.cancel(rows[0].id, "no")
+        assert new.orders("old").cancels == {rows[0].uid: "no"}
+        assert new.done(rows[1].token)
+        new.settled(rows[1].token, known=True)
+        settled = new.read(rows[1].id)
+        assert settled is not None
+        assert (settled.state, settled.settled) == (State.DONE, "confirmed")
+        ours = begin(new, "ours")
+        end(new, ours, "done")
+        assert new.ended([row.uid for row in rows]) == {rows[1].uid}
+        assert new.ended([rows[0].uid, ours.uid]) == new.ended([ours.uid]) == {ours.uid}
+
+
+class TestRunsOfTheVersionBefore:
+    """That version has no table of the runs of a job."""
+
+    def test_its_runs_are_no_attempts_and_those_of_this_version_end_as_lost(
+        self, old: SqliteLedger, new: SqliteLedger
+    ) -> None:
+        """Old and new processes take each other's jobs over while the old ones are stopped."""
+        id = replace(JOB, key="mixed")
+        first = new.claim(Claimed(id, None, "new", 0, b"\x01" * 32, Counters(), MESSAGE, Began(0, "new", 1)))
+        assert first is not None
+        with version_before():
+            taken = begin(old, "mixed")
+            assert old.moving(taken.token, RETRY)
+            assert old.moved(taken.token)
+        last = new.claim(Claimed(id, new.read(id), "new", 1, b"\x01" * 32, Counters(), None, Began(0, "retry", 1)))
+        assert last is not None
+        assert new.done(last.token, Ending("done"))
+        attempts = new.facts.attempts(id)
+        assert [(each.fence, each.outcome) for each in attempts] == [(first.fence, "lost"), (last.fence, "done")]
+
+    def test_a_run_whose_job_its_process_took_over_has_ended_as_lost(
+        self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
+    ) -> None:
+        """The old process does not write the end, so the row of the job shows it: the later claim."""
+        id = replace(JOB, key="taken")
+        first = new.claim(Claimed(id, None, "new", 0, b"\x01" * 32, Counters(), MESSAGE, Began(0, "new", 1)))
+        assert first is not None
+        (attempt,) = new.facts.attempts(id)
+        assert (attempt.outcome, attempt.ended_at) == ("", None)
+        clock.advance(7.0)
+        with version_before():
+            taken = begin(old, "taken")
+            clock.advance(5.0)
+            assert old.done(taken.token)
+        (attempt,) = new.facts.attempts(id)
+        assert (attempt.outcome, attempt.ended_at) == ("lost", attempt.started_at + 7.0)
+
+    def test_a_job_of_before_the_migration_has_no_attempts_and_gets_its_first_at_its_next_claim(
+        self, old: SqliteLedger, new: SqliteLedger
+    ) -> None:
+        id = replace(JOB, key="interrupted")
+        assert list(new.facts.attempts(id)) == []
+        row = new.claim(Claimed(id, new.read(id), "new", 0, b"\x01" * 32, Counters(), None, Began(1, "interrupted")))
+        assert row is not None
+        (attempt,) = new.facts.attempts(id)
+        assert (attempt.fence, attempt.checkpoint_before) == (row.fence, "interrupted")
 
 
 class TestWholeOrNotAtAll:
@@ -361,7 +457,7 @@ class TestWholeOrNotAtAll:
         last = sum(map(len, sql.MIGRATIONS.values())) + len(sql.MIGRATIONS) + 4
         for step in range(1, last):
             assert reply_to(process, str(step)) == f"killed {step}"
-            assert asked(path, "SELECT schema FROM meta") == [(6,)]
+            assert asked(path, "SELECT schema FROM meta") == [(8,)]
             assert shape(path) == before
         row = old.read(replace(JOB, key="running"))
         assert row is not None
@@ -383,6 +479,23 @@ class TestWholeOrNotAtAll:
         assert asked(path, "SELECT schema FROM meta") == [(9,)]
         assert rows_of(path) == rows
 
+    def test_several_steps_are_one_transaction(
+        self, path: Path, old: SqliteLedger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A process can meet a ledger that is two versions older."""
+        before = shape(path)
+        monkeypatch.setattr(sql, "SCHEMA_VERSION", 10)
+        monkeypatch.setattr(sql, "MIGRATIONS", {**sql.MIGRATIONS, 9: ("no SQL",)})
+        with closing(SqliteLedger(path, clock=clock, times=Times())) as new:
+            with pytest.raises(LedgerUnavailable, match="syntax error"):
+                new.ledger_id()
+            assert asked(path, "SELECT schema FROM meta") == [(8,)]
+            assert shape(path) == before
+            monkeypatch.setattr(sql, "MIGRATIONS", {**sql.MIGRATIONS, 9: ("CREATE TABLE more (number INTEGER)",)})
+            assert new.ledger_id()
+        assert asked(path, "SELECT schema FROM meta") == [(10,)]
+        assert {"attempts", "more"} <= shape(path).keys()
+
     def test_it_waits_for_a_writer_and_tries_again(self, path: Path, old: SqliteLedger, clock: FakeClock) -> None:
         quick = Times().scaled(100)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -398,8 +511,6 @@ class TestWholeOrNotAtAll:
         self, tmp_path: Path, path: Path, old: SqliteLedger
     ) -> None:
         with version_before():
-            for number in range(400):  # so that the migration needs some pages
-                begin(old, f"more-{number}")
             old.close()
         around = in_own_mounts(tmp_path, "mount -t tmpfs -o size=1m tmpfs")
         command = [*around, sys.executable, str(Path(__file__).with_name("actors.py")), "migrate_full"]
@@ -409,194 +520,4 @@ class TestWholeOrNotAtAll:
         first, second, third = said.stdout.splitlines()
         assert first.startswith("LedgerUnavailable")
         assert "its file system is full; free some space." in first
-        assert (second, third) == ("schema 6 rows 407", "schema 9 rows 407")
-
-
-class TestSchema7:
-    """A version that draws fences from a number in `meta`, and has an index by uid."""
-
-    @pytest.fixture
-    def old(self, path: Path, clock: FakeClock) -> Iterator[SqliteLedger]:
-        with closing(SqliteLedger(path, clock=clock, times=Times(), worker="old")) as ledger:
-            with schema_7.version_before():
-                assert ledger.register("old", "host", ["shop/exports"])
-                for name in NAMES:
-                    bring(ledger, name)
-            yield ledger
-
-    def test_the_migration_changes_no_row_and_only_an_index_more_stays(
-        self, path: Path, old: SqliteLedger, clock: FakeClock, tmp_path: Path
-    ) -> None:
-        rows = rows_of(path)
-        with closing(SqliteLedger(path, clock=clock, times=Times())) as new:
-            assert [state_of(new, name) for name in NAMES] == list(NAMES)
-            assert [row.id.key for row, _ in new.jobs(JobFilter(states=(State.RUNNING, State.MOVED)))] == [
-                "moved",
-                "running",
-            ]
-        assert rows_of(path) == rows
-        with closing(SqliteLedger(tmp_path / "made.db", clock=clock, times=Times())) as made:
-            made.ledger_id()
-        expected = shape(tmp_path / "made.db")
-        expected["others"] = sorted([*expected["others"], ("jobs_to_wake",)])
-        assert shape(path) == expected
-        assert asked(path, "PRAGMA integrity_check") == [("ok",)]
-
-    def test_each_of_its_statements_is_still_valid(self, path: Path, old: SqliteLedger, new: SqliteLedger) -> None:
-        """The statements name the indexes that they use, so an index that is gone would make them fail."""
-        made = {"SCHEMA_VERSION", "APPLICATION_ID", "CREATE", "MIGRATIONS", "READERS", "TIMES"}
-        named = {name: value for name, value in vars(schema_7).items() if name.isupper() and name[0] != "_"}
-        statements = [value for name, value in named.items() if name not in made]
-        with closing(sqlite3.connect(path)) as db:
-            for statement in [*statements, *schema_7.READERS]:
-                values = dict.fromkeys(re.findall(r":(\w+)", statement))
-                assert db.execute(f"EXPLAIN {statement}", values).fetchall()
-
-    def test_the_fences_of_both_versions_rise_in_the_order_of_their_draws(
-        self, path: Path, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
-    ) -> None:
-        """In the same millisecond, after the wall clock was set back, and after the row of the last fence was deleted."""
-        fences = [fence for (fence,) in asked(path, "SELECT max(fence) FROM jobs")]
-        for number in range(12):
-            if number == 4:
-                clock.step_wall(-3600)
-            for name in ("new", "old", "again"):
-                ledger = old if name == "old" else new
-                with schema_7.version_before() if name == "old" else nullcontext():
-                    key = f"{name}-{number}"
-                    row = begin(ledger, key, MESSAGE)
-                    fences.append(row.fence)
-                    end(ledger, row, "interrupted")
-                    fences.append(begin(ledger, key).fence)
-                    assert ledger.cancel(replace(JOB, key=f"{key}-marked"), "no") is None
-                    assert ledger.replay(replace(JOB, key=key, round=1), MESSAGE, b"")
-                    replayed = ledger.read(replace(JOB, key=key, round=1))
-                    assert replayed is not None
-                    fences.append(replayed.fence)
-                    last = begin(ledger, f"{key}-last")
-                    end(ledger, last, "dead")
-                    fences.append(last.fence)
-                    ledger.forget(last.id)
-        assert fences == sorted(set(fences))
-
-    def test_jobs_of_the_version_before_leave_the_fences_near_the_wall_clock(
-        self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
-    ) -> None:
-        """A new or restored ledger draws from the wall clock, and its fences must be greater."""
-        begin(new, "new")
-        with schema_7.version_before():
-            for number in range(20):
-                begin(old, f"old-{number}")
-        assert begin(new, "last").fence - clock.wall() * 1000 < 2 * 60_000
-
-    def test_after_the_last_claim_every_older_row_is_an_old_record(
-        self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
-    ) -> None:
-        """Whichever version finds that the ledger went back in time; a later claim is trusted when this version found it."""
-        for finder in (old, new):
-            before = f"before {finder._worker}"
-            end(new, begin(new, before, MESSAGE), "interrupted")
-            with schema_7.version_before() if finder is old else nullcontext():
-                finder.distrust()
-            assert before in {orphan.row.id.key for orphan in new.orphans("shop", "exports", -1.0, 100, stranded=True)}
-        end(new, begin(new, "after", MESSAGE), "interrupted")
-        assert {orphan.row.id.key for orphan in new.orphans("shop", "exports", -1.0, 100)} == {"after"}
-
-    def test_a_job_of_the_version_before_is_settled_cancelled_and_found_by_its_uid(
-        self, old: SqliteLedger, new: SqliteLedger
-    ) -> None:
-        """Its uid does not begin with the number of its row."""
-        with schema_7.version_before():
-            rows = [begin(old, key, MESSAGE) for key in ("a", "b")]
-        new.cancel(rows[0].id, "no")
-        assert new.orders("old").cancels == {rows[0].uid: "no"}
-        assert new.done(rows[1].token)
-        new.settled(rows[1].token, known=True)
-        settled = new.read(rows[1].id)
-        assert settled is not None
-        assert (settled.state, settled.settled) == (State.DONE, "confirmed")
-        ours = begin(new, "ours")
-        end(new, ours, "done")
-        assert new.ended([row.uid for row in rows]) == {rows[1].uid}
-        assert new.ended([rows[0].uid, ours.uid]) == new.ended([ours.uid]) == {ours.uid}
-
-
-class TestSchema8:
-    """The version right before this one, which has no table of the runs of a job."""
-
-    @pytest.fixture
-    def old(self, path: Path, clock: FakeClock) -> Iterator[SqliteLedger]:
-        with closing(SqliteLedger(path, clock=clock, times=Times(), worker="old")) as ledger:
-            with schema_8.version_before():
-                assert ledger.register("old", "host", ["shop/exports"])
-                for name in NAMES:
-                    bring(ledger, name)
-            yield ledger
-
-    def test_the_migration_changes_no_row_and_makes_what_a_new_file_has(
-        self, path: Path, old: SqliteLedger, clock: FakeClock, tmp_path: Path
-    ) -> None:
-        rows = rows_of(path)
-        with closing(SqliteLedger(path, clock=clock, times=Times())) as new:
-            assert [state_of(new, name) for name in NAMES] == list(NAMES)
-        assert rows_of(path) == rows
-        with closing(SqliteLedger(tmp_path / "made.db", clock=clock, times=Times())) as made:
-            made.ledger_id()
-        assert shape(path) == shape(tmp_path / "made.db")
-        assert asked(path, "PRAGMA integrity_check") == [("ok",)]
-
-    def test_each_of_its_statements_is_still_valid(self, path: Path, old: SqliteLedger, new: SqliteLedger) -> None:
-        """The statements name the indexes that they use, so an index that is gone would make them fail."""
-        made = {"SCHEMA_VERSION", "APPLICATION_ID", "CREATE", "MIGRATIONS", "METHODS"}
-        named = {name: value for name, value in vars(schema_8).items() if name.isupper() and name[0] != "_"}
-        with closing(sqlite3.connect(path)) as db:
-            for statement in [value for name, value in named.items() if name not in made]:
-                by_place = [None] * statement.count("?")
-                by_name = dict.fromkeys(re.findall(r":(\w+)", statement))
-                values = by_place or by_name
-                if "SELECT" in statement or "INSERT" in statement or "UPDATE" in statement or "DELETE" in statement:
-                    assert db.execute(f"EXPLAIN {statement}", values).fetchall()
-
-    def test_its_runs_are_no_attempts_and_those_of_this_version_end_as_lost(
-        self, old: SqliteLedger, new: SqliteLedger
-    ) -> None:
-        """Old and new processes take each other's jobs over while the old ones are stopped."""
-        id = replace(JOB, key="mixed")
-        first = new.claim(Claimed(id, None, "new", 0, b"\x01" * 32, Counters(), MESSAGE, Began(0, "new", 1)))
-        assert first is not None
-        with schema_8.version_before():
-            taken = begin(old, "mixed")
-            assert old.moving(taken.token, RETRY)
-            assert old.moved(taken.token)
-        last = new.claim(Claimed(id, new.read(id), "new", 1, b"\x01" * 32, Counters(), None, Began(0, "retry", 1)))
-        assert last is not None
-        assert new.done(last.token, Ending("done"))
-        attempts = new.facts.attempts(id)
-        assert [(each.fence, each.outcome) for each in attempts] == [(first.fence, "lost"), (last.fence, "done")]
-
-    def test_a_run_whose_job_its_process_took_over_has_ended_as_lost(
-        self, old: SqliteLedger, new: SqliteLedger, clock: FakeClock
-    ) -> None:
-        """The old process does not write the end, so the row of the job shows it: the later claim."""
-        id = replace(JOB, key="taken")
-        first = new.claim(Claimed(id, None, "new", 0, b"\x01" * 32, Counters(), MESSAGE, Began(0, "new", 1)))
-        assert first is not None
-        (attempt,) = new.facts.attempts(id)
-        assert (attempt.outcome, attempt.ended_at) == ("", None)
-        clock.advance(7.0)
-        with schema_8.version_before():
-            taken = begin(old, "taken")
-            clock.advance(5.0)
-            assert old.done(taken.token)
-        (attempt,) = new.facts.attempts(id)
-        assert (attempt.outcome, attempt.ended_at) == ("lost", attempt.started_at + 7.0)
-
-    def test_a_job_of_before_the_migration_has_no_attempts_and_gets_its_first_at_its_next_claim(
-        self, old: SqliteLedger, new: SqliteLedger
-    ) -> None:
-        id = replace(JOB, key="interrupted")
-        assert list(new.facts.attempts(id)) == []
-        row = new.claim(Claimed(id, new.read(id), "new", 0, b"\x01" * 32, Counters(), None, Began(1, "interrupted")))
-        assert row is not None
-        (attempt,) = new.facts.attempts(id)
-        assert (attempt.fence, attempt.checkpoint_before) == (row.fence, "interrupted")
+        assert (second, third) == ("schema 8 rows 7", "schema 9 rows 7")

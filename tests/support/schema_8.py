@@ -1,6 +1,8 @@
 """
 The SQLite ledger of schema 8, word for word: its tables, its statements, and the methods that call them otherwise than today.
 
+The migrations to schema 8 are left out.
+
 A test has a process of that version by putting these in the place of the present ones (`version_before`).
 """
 
@@ -97,43 +99,6 @@ _MESSAGES = (
     ) STRICT, WITHOUT ROWID
     """,
 )
-MIGRATIONS: Mapping[int, tuple[str, ...]] = {
-    6: (
-        "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE meta ADD COLUMN incarnation INTEGER",
-        "ALTER TABLE meta ADD COLUMN registrations INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE jobs ADD COLUMN wake_at REAL",
-        "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
-        "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
-        # A process of schema 6 that gives up a row does not write `wake_at`, so this trigger writes `wake_at`.
-        """
-        CREATE TRIGGER schema_6_gives_up_a_row AFTER UPDATE OF owner ON jobs
-        WHEN new.owner IS NULL AND old.owner IS NOT NULL AND new.wake_at IS old.wake_at
-            AND (new.wake_at IS NOT NULL OR new.state NOT IN ('done', 'dead'))
-        BEGIN
-            UPDATE jobs SET wake_at = CASE new.state
-                WHEN 'moved' THEN new.not_before WHEN 'interrupted' THEN max(coalesce(new.wake_at, 0), CAST(strftime('%s', 'now') AS REAL))
-            END WHERE rowid = new.rowid;
-        END
-        """,
-        *_MESSAGES,
-        "CREATE INDEX jobs_to_wake ON jobs (namespace, queue, wake_at) WHERE owner IS NULL AND wake_at IS NOT NULL",
-    ),
-    # The index `jobs_to_wake` stays, because statements of schema 7 name it; a job that ends well is never in it.
-    7: (
-        "ALTER TABLE meta ADD COLUMN least_fence INTEGER NOT NULL DEFAULT 1",
-        "UPDATE meta SET least_fence = next_fence",
-        "DROP INDEX jobs_by_uid",
-        "DROP INDEX jobs_waiting",
-        "DROP INDEX jobs_held",
-        _JOBS_HELD,
-        "DROP TRIGGER fence_is_drawn_first",
-        "DROP TRIGGER fence_is_drawn_again",
-        *_FENCE_TRIGGERS,
-    ),
-}
-"""For each earlier version, the statements that migrate a ledger to the next version; `:now` is the wall clock."""
-
 CREATE = (
     """
     CREATE TABLE meta (
@@ -547,7 +512,7 @@ def _orders(self: SqliteLedger, owner: str) -> Orders:
     return Orders(dict(self._fetch(CANCEL_MARKS, {"owner": owner})))
 
 
-METHODS: Mapping[str, Callable[..., Any]] = {
+_METHODS: Mapping[str, Callable[..., Any]] = {
     "register": _register,
     "orders": _orders,
     "claim": _claim,
@@ -558,7 +523,8 @@ METHODS: Mapping[str, Callable[..., Any]] = {
     "interrupted": _interrupted,
     "moving": _moving,
 }
-"""The methods of this version, for this version and for earlier ones."""
+_GONE = {"CANCEL_MARKS", "ENDED_UNNUMBERED", "NUMBER"}
+"""The statements that only this version has."""
 
 
 @contextmanager
@@ -566,9 +532,9 @@ def version_before() -> Iterator[None]:
     """Let the ledgers that are used in this context have schema 8."""
     with ExitStack() as stack:
         for name, value in globals().items():
-            if name.isupper() and not name.startswith("_") and name != "METHODS":
-                stack.enter_context(patch.object(schema, name, value, create=name == "CANCEL_MARKS"))
-        for name, method in METHODS.items():
+            if name.isupper() and not name.startswith("_"):
+                stack.enter_context(patch.object(schema, name, value, create=name in _GONE))
+        for name, method in _METHODS.items():
             stack.enter_context(patch.object(SqliteLedger, name, method))
         for name in ("add_link_events", "add_minutes", "purge"):  # that version had no facts
             stack.enter_context(patch.object(SqliteFacts, name, lambda *_: None))

@@ -41,27 +41,6 @@ A renewal changes none of the index's columns.
 
 _UNFINISHED: LiteralString = f"CREATE INDEX steadyworker_jobs_unfinished ON steadyworker_jobs (owner, namespace, queue, wake_at) WHERE {UNFINISHED}"
 _DEAD: LiteralString = "CREATE INDEX steadyworker_jobs_dead ON steadyworker_jobs (number) WHERE state = 'dead'"
-# These statements make what schema 6 has, and schema 5 does not have.
-_SINCE_6: tuple[LiteralString, ...] = (
-    # The column `number` has the number of the job's row.
-    """
-    CREATE TABLE steadyworker_messages (
-        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
-        body bytea NOT NULL,
-        facts bytea NOT NULL
-    )
-    """,
-    # The server does not compress the body: compression takes longer than the write, and `done` soon deletes the message.
-    "ALTER TABLE steadyworker_messages ALTER COLUMN body SET STORAGE EXTERNAL",
-    # This table has one row for each queue, with the name by which owners register the queue.
-    """
-    CREATE TABLE steadyworker_attended (
-        name text PRIMARY KEY,
-        seen_at timestamptz NOT NULL,
-        trusted_from bigint NOT NULL
-    ) WITH (fillfactor = 70)
-    """,
-)
 ATTEMPTS: tuple[LiteralString, ...] = (
     # With free space in each page, the end of a run writes its row to the same page, without an update of the index.
     """
@@ -291,7 +270,24 @@ _TABLES: tuple[LiteralString, ...] = (
         PRIMARY KEY (namespace, queue)
     )
     """,
-    *_SINCE_6,
+    # The number is the number of the job's row.
+    """
+    CREATE TABLE steadyworker_messages (
+        number bigint PRIMARY KEY REFERENCES steadyworker_jobs (number) ON DELETE CASCADE,
+        body bytea NOT NULL,
+        facts bytea NOT NULL
+    )
+    """,
+    # The server does not compress the body: compression takes longer than the write, and `done` soon deletes the message.
+    "ALTER TABLE steadyworker_messages ALTER COLUMN body SET STORAGE EXTERNAL",
+    # This table has one row for each queue, with the name by which owners register the queue.
+    """
+    CREATE TABLE steadyworker_attended (
+        name text PRIMARY KEY,
+        seen_at timestamptz NOT NULL,
+        trusted_from bigint NOT NULL
+    ) WITH (fillfactor = 70)
+    """,
     *ATTEMPTS,
     *FACTS,
     *RESULTS,
@@ -306,33 +302,6 @@ CREATE: LiteralString = ";".join(
     ]
 )
 MIGRATIONS: Mapping[int, tuple[LiteralString, ...]] = {
-    5: (
-        "ALTER TABLE steadyworker_meta ADD COLUMN made_by text NOT NULL DEFAULT '', ADD COLUMN incarnation text[]",
-        "ALTER TABLE steadyworker_jobs ADD COLUMN wake_at timestamptz",
-        "ALTER TABLE steadyworker_owners ADD COLUMN beat bigint NOT NULL DEFAULT 0",
-        *_SINCE_6,
-        "UPDATE steadyworker_jobs SET wake_at = not_before WHERE state = 'moved'",
-        "UPDATE steadyworker_jobs SET wake_at = clock_timestamp() WHERE state = 'interrupted' AND fence > 0",
-        # A process of schema 5 that gives up a row does not write `wake_at`, so this trigger writes `wake_at`.
-        """
-        CREATE FUNCTION steadyworker_wakes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            NEW.wake_at := CASE NEW.state WHEN 'moved' THEN NEW.not_before WHEN 'interrupted' THEN greatest(NEW.wake_at, clock_timestamp()) END;
-            RETURN NEW;
-        END $$
-        """,
-        """
-        CREATE TRIGGER schema_5_gives_up_a_row BEFORE UPDATE OF owner ON steadyworker_jobs FOR EACH ROW
-        WHEN (NEW.owner IS NULL AND OLD.owner IS NOT NULL AND NEW.wake_at IS NOT DISTINCT FROM OLD.wake_at
-            AND (NEW.wake_at IS NOT NULL OR NEW.state NOT IN ('done', 'dead')))
-        EXECUTE FUNCTION steadyworker_wakes()
-        """,
-    ),
-    # The migration from schema 5 makes no index `steadyworker_jobs_to_wake`.
-    6: (
-        "DROP INDEX steadyworker_jobs_held, steadyworker_jobs_waiting",
-        "DROP INDEX IF EXISTS steadyworker_jobs_to_wake",
-        _UNFINISHED,
-    ),
     7: (*ATTEMPTS, *FACTS, *RESULTS, _DEAD),
 }
 """For each earlier version, the statements that migrate a ledger to the next version."""

@@ -381,7 +381,7 @@ class LedgerFile:
             raise OlderLedger(f"sqlite:{self.path}", sql.SCHEMA_VERSION, found, ours)
         for step in steps:  # no step is left if another process was first
             for statement in sql.MIGRATIONS[step]:
-                connection.execute(statement, {"now": self._clock.wall()})
+                connection.execute(statement)
             connection.execute(sql.MADE, {"schema": step + 1, "made_by": ours})
         connection.execute("COMMIT")
 

@@ -469,10 +469,8 @@ class SqliteLedger(Ledger):
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        numbers = [number_of(uid) for uid in uids]
-        statement = sql.ENDED_UNNUMBERED if None in numbers else sql.ENDED
-        values = {"uids": json.dumps(list(uids)), "numbers": json.dumps(numbers)}
-        return frozenset(uid for (uid,) in self._fetch(statement, values))
+        values = {"uids": json.dumps(list(uids)), "numbers": json.dumps([number_of(uid) for uid in uids])}
+        return frozenset(uid for (uid,) in self._fetch(sql.ENDED, values))
 
     @override
     def last_progress(self, id: JobId) -> Progress | None:
@@ -530,11 +528,7 @@ class SqliteLedger(Ledger):
 
     def _run(self, token: Token) -> tuple[int, str, int]:
         """Return the parameters that identify the row of a run, by position."""
-        number, id = number_of(token.uid), token.id
-        if number is None:  # a process of schema 7 has inserted the row
-            found = self._fetch(sql.NUMBER, (id.namespace, id.queue, id.key, id.round))
-            number = found[0][0] if found else 0
-        return number, token.uid, token.fence
+        return number_of(token.uid), token.uid, token.fence
 
     def _change(self, statement: str, values: Values | tuple[Any, ...]) -> int:
         """Run one statement, and return the number of changed rows."""

@@ -109,12 +109,12 @@ def row_values(row: Row, boot: str, lease_until: float) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def number_of(uid: str) -> int | None:
-    """Return the number with which this uid begins: that of its row; None for a uid of schema 7, and for a uid of no row."""
+def number_of(uid: str) -> int:
+    """Return the number with which this uid begins: that of its row; 0 for a uid that is not of this ledger."""
     number, dash, _ = uid.partition("-")
     with suppress(ValueError):
-        return int(number, 16) if dash else None
-    return None
+        return int(number, 16) if dash else 0
+    return 0
 
 
 def storable(text: str) -> str:

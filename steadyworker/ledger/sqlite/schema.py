@@ -9,6 +9,7 @@ The start of a run is such a wall time; the owner's renewals add each step of th
 
 While a newer process migrates the file, processes of the previous version go on until they open the file again.
 So a migration only adds tables, columns with a default, and triggers that write values which the older version does not know.
+It can also remove a column that the older version does not use.
 It can also replace an index, but then a query of the older version can become slower until its processes end.
 Each statement that inserts into a table names the columns, so that a later migration can add columns.
 """
@@ -38,26 +39,13 @@ def _one_of(column: str, *values: str) -> str:
     return " OR ".join(f"{column} = '{value}'" for value in values)
 
 
-_AHEAD = 60_000
-"""
-How far `meta.next_fence` is ahead of the last fence when it is written.
-
-A process of schema 7 draws this number, or the wall clock in milliseconds, whichever is greater.
-So the number must be above every fence; a claim writes it about once a minute, because fences follow the wall clock.
-A fence that is equal to this number was drawn from it, and moves it by one only: otherwise each job of schema 7 would move it by a minute.
-"""
-
-_FENCE_TRIGGERS = (
-    f"""
-    CREATE TRIGGER fence_is_drawn_first AFTER INSERT ON jobs WHEN new.rowid >= (SELECT next_fence FROM meta) BEGIN
-        UPDATE meta SET next_fence = new.rowid + iif(new.rowid = next_fence, 1, {_AHEAD});
-    END
-    """,
-    """
+_FENCE_IS_DRAWN_AGAIN = """
     CREATE TRIGGER fence_is_drawn_again AFTER UPDATE OF fence ON jobs BEGIN
-        UPDATE meta SET least_fence = max(least_fence, new.fence + 1), next_fence = max(next_fence, new.fence + 1);
+        UPDATE meta SET least_fence = max(least_fence, new.fence + 1);
     END
-    """,
+"""
+_FENCE_TRIGGERS = (
+    _FENCE_IS_DRAWN_AGAIN,
     """
     CREATE TRIGGER fence_outlives_its_row AFTER DELETE ON jobs
     WHEN NOT EXISTS (SELECT 1 FROM jobs WHERE rowid > old.rowid) BEGIN
@@ -70,7 +58,7 @@ UNFINISHED = "(owner IS NOT NULL OR wake_at IS NOT NULL OR fence = 0)"
 The condition that a job is neither done nor dead: it has an owner, or waits for a message, or only holds a cancel mark.
 
 The index of these rows begins with the owner, so it finds the rows of one owner, of any owner, and of none.
-The index has the name of an index of schema 7, because statements of schema 7 name the index that they use.
+Statements name this index, also those of schema 8, so its name stays.
 """
 _JOBS_HELD = f"CREATE INDEX jobs_held ON jobs (owner, namespace, queue, wake_at) WHERE {UNFINISHED}"
 _JOBS_DEAD = "CREATE INDEX jobs_dead ON jobs (state) WHERE state = 'dead'"
@@ -133,7 +121,7 @@ ATTEMPTS: tuple[str, ...] = (
 """The statements that make the table of the runs of each job."""
 
 FACTS: tuple[str, ...] = (
-    # The tables of owners and progress get no columns, because the statements of schema 6 insert into them without names of columns.
+    # Facts about owners and progress have tables of their own, whose triggers also follow what a process of schema 8 writes.
     "CREATE TABLE reports (owner TEXT PRIMARY KEY, report TEXT NOT NULL) STRICT, WITHOUT ROWID",
     """
     CREATE TRIGGER report_goes_with_its_owner AFTER DELETE ON owners BEGIN
@@ -264,42 +252,19 @@ RESULTS: tuple[str, ...] = (
 """The statements that make the tables of the results of jobs, and of the calls of `on_dead` that are owed."""
 
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {
-    6: (
-        "ALTER TABLE meta ADD COLUMN made_by TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE meta ADD COLUMN incarnation INTEGER",
-        "ALTER TABLE meta ADD COLUMN registrations INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE jobs ADD COLUMN wake_at REAL",
-        "UPDATE jobs SET wake_at = not_before WHERE state = 'moved'",
-        "UPDATE jobs SET wake_at = :now WHERE state = 'interrupted' AND fence > 0",
-        # A process of schema 6 that gives up a row does not write `wake_at`, so this trigger writes `wake_at`.
-        """
-        CREATE TRIGGER schema_6_gives_up_a_row AFTER UPDATE OF owner ON jobs
-        WHEN new.owner IS NULL AND old.owner IS NOT NULL AND new.wake_at IS old.wake_at
-            AND (new.wake_at IS NOT NULL OR new.state NOT IN ('done', 'dead'))
-        BEGIN
-            UPDATE jobs SET wake_at = CASE new.state
-                WHEN 'moved' THEN new.not_before WHEN 'interrupted' THEN max(coalesce(new.wake_at, 0), CAST(strftime('%s', 'now') AS REAL))
-            END WHERE rowid = new.rowid;
-        END
-        """,
-        *_MESSAGES,
-        "CREATE INDEX jobs_to_wake ON jobs (namespace, queue, wake_at) WHERE owner IS NULL AND wake_at IS NOT NULL",
-    ),
-    # The index `jobs_to_wake` stays, because statements of schema 7 name it; a job that ends well is never in it.
-    7: (
-        "ALTER TABLE meta ADD COLUMN least_fence INTEGER NOT NULL DEFAULT 1",
-        "UPDATE meta SET least_fence = next_fence",
-        "DROP INDEX jobs_by_uid",
-        "DROP INDEX jobs_waiting",
-        "DROP INDEX jobs_held",
-        _JOBS_HELD,
+    8: (
+        *ATTEMPTS,
+        *FACTS,
+        *RESULTS,
+        _JOBS_DEAD,
+        # A process of schema 8 uses this column only by these triggers, and when it makes a new file.
         "DROP TRIGGER fence_is_drawn_first",
         "DROP TRIGGER fence_is_drawn_again",
-        *_FENCE_TRIGGERS,
+        "ALTER TABLE meta DROP COLUMN next_fence",
+        _FENCE_IS_DRAWN_AGAIN,
     ),
-    8: (*ATTEMPTS, *FACTS, *RESULTS, _JOBS_DEAD),
 }
-"""For each earlier version, the statements that migrate a ledger to the next version; `:now` is the wall clock."""
+"""For each earlier version, the statements that migrate a ledger to the next version."""
 
 CREATE = (
     """
@@ -307,7 +272,6 @@ CREATE = (
         one INTEGER PRIMARY KEY CHECK (one = 1),
         ledger_id TEXT NOT NULL,
         schema INTEGER NOT NULL,
-        next_fence INTEGER NOT NULL,
         made_by TEXT NOT NULL DEFAULT '',
         incarnation INTEGER,
         registrations INTEGER NOT NULL DEFAULT 0,
@@ -449,7 +413,6 @@ _LATE_BY = """CASE
     WHEN owner IS NOT NULL THEN :boottime - iif(lease_boot = :boot, lease_until, 0.0) WHEN state = 'moved' THEN :now - not_before
 END"""
 
-NUMBER = "SELECT rowid FROM jobs WHERE namespace = ? AND queue = ? AND key = ? AND round = ?"
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
 # The statements of a job that ends well have positional parameters, because SQLite looks up each named parameter.
 CLAIM_NEW = """
@@ -599,10 +562,10 @@ ORDERS = """
     UNION ALL SELECT 'pause', namespace, queue, who, reason, at FROM pauses
     UNION ALL SELECT DISTINCT 'command', NULL, NULL, NULL, NULL, NULL FROM commands WHERE owner = :owner
 """
-_ENDED = "SELECT uid FROM jobs WHERE uid IN (SELECT value FROM json_each(:uids)) AND (state = 'done' OR state = 'dead')"
-ENDED = f"{_ENDED} AND rowid IN (SELECT value FROM json_each(:numbers))"
-ENDED_UNNUMBERED = _ENDED
-"""The statement for uids of schema 7, which do not begin with the number of their row; it reads every row."""
+ENDED = """
+    SELECT uid FROM jobs WHERE rowid IN (SELECT value FROM json_each(:numbers))
+        AND uid IN (SELECT value FROM json_each(:uids)) AND (state = 'done' OR state = 'dead')
+"""
 _NUMBER = f"(SELECT rowid FROM jobs WHERE {_JOB})"
 BEGAN = """
     INSERT INTO attempts (number, fence, owner, pid, slot, version, because, epoch, started_at, checkpoint_before)
@@ -740,7 +703,7 @@ BIND = """
 """
 BOUND = "SELECT broker_identity FROM bindings WHERE namespace = :namespace AND queue = :queue"
 QUEUES = "SELECT queue FROM bindings WHERE namespace = :namespace"
-FILL = "INSERT INTO meta (one, ledger_id, schema, next_fence, made_by) VALUES (1, :ledger_id, :schema, 1, :made_by)"
+FILL = "INSERT INTO meta (one, ledger_id, schema, made_by) VALUES (1, :ledger_id, :schema, :made_by)"
 BINDINGS = "SELECT namespace, queue FROM bindings ORDER BY namespace, queue"
 SCHEMA = "SELECT schema FROM meta"
 MADE_BY = "SELECT made_by FROM meta"
