@@ -61,6 +61,7 @@ __all__ = [
     "SystemClock",
     "Target",
     "Unblocked",
+    "Unbrowsed",
     "Uncounted",
     "Undelivered",
     "Unreachable",
@@ -280,6 +281,18 @@ class Browsed:
     due: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Unbrowsed:
+    """
+    A part of the work queue that a browse cannot show, so a message that the browse has not found can still be there.
+
+    Attributes:
+        why: What the browse does not show, and the cause, for people: a clause, with the remedy if there is one.
+    """
+
+    why: str
+
+
 class DeadLetters(Protocol):
     """
     The dead-letter queue, open for the time of one command.
@@ -473,12 +486,14 @@ class Browses(Protocol):
     An adapter must not receive messages and release them instead, because each delivery counts towards delivery limits.
     """
 
-    def browse(self, limit: int) -> Iterator[Browsed]:
+    def browse(self, limit: int) -> Iterator[Browsed | Unbrowsed]:
         """
         Yield at most `limit` messages of the work queue, in the order in which they are due.
 
         The call changes nothing: each message stays in its place, and no number of deliveries rises.
         A message that a consumer holds is left out, if the broker distinguishes such messages.
+        If the browse leaves out any other message, it yields an `Unbrowsed` with the reason, after the messages.
+        An `Unbrowsed` does not count as a message. After `limit` messages, none is necessary.
         Raises BrokerUnavailable, at once or during the iteration.
         """
         ...

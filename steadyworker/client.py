@@ -11,7 +11,7 @@ import asyncio
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 from steadyworker import payload as payloads
 from steadyworker.actions.jobs import JobActions
 from steadyworker.actions.report import ActionReport
-from steadyworker.adapter import Adapter, Browsed, Browses, OutgoingMessage, Target
+from steadyworker.adapter import Adapter, Browsed, Browses, OutgoingMessage, Target, Unbrowsed
 from steadyworker.backends.batches import publish_all
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.clock import SystemClock
@@ -49,6 +49,7 @@ from steadyworker.units import count_text
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
+Answer = TypeVar("Answer")
 
 Delay = float | timedelta | datetime | str
 """The least time until a job may start: seconds, a timedelta, a text such as "1h", or a datetime with a time zone."""
@@ -117,15 +118,20 @@ class QueueSearch:
     """
     The result of a search for one key in a queue.
 
+    Only a search with an empty `stopped` shows that the queue has no message of this key.
+
     Attributes:
         found: The first message of this key, or None.
         messages_read: The number of messages that the search has read.
         stopped: The reason why the search has not read the whole queue; empty after a whole search, or if it found the message.
+        messages: If the search has not read the whole queue, the number of messages that wait in the queue now.
+            Otherwise, or if the broker does not report this number, None.
     """
 
     found: Browsed | None
     messages_read: int
     stopped: str
+    messages: int | None = None
 
 
 class Client:
@@ -271,12 +277,12 @@ class Client:
         The ledger's record begins at the job's first delivery, and the ledger deletes it some time after the job's end.
         `send` records nothing, so for a key without a record, `status` searches the queue's first 10,000 messages.
         If the search finds the message, the state is `queued`, or `delayed` with the time in `due_at`.
-        Otherwise the state is `unknown`, and `reason` explains what the search could see.
+        Otherwise the state is `unknown`, and `reason` explains what the search has read, and what it could not read.
 
         `unknown` can mean that:
 
         - no such job was sent, or its key is another one;
-        - the message waits in the queue, but this broker cannot show messages (RabbitMQ), does not respond, or the queue is longer;
+        - the message waits in the queue, but this broker does not respond, cannot show messages (RabbitMQ), or shows only some of them;
         - a worker process received the message at this moment, and records it within a second;
         - the job has ended, and the ledger has deleted its record.
 
@@ -297,7 +303,12 @@ class Client:
             return JobStatus(name, JobState.UNKNOWN, reason=str(error))
         row = links.ledger().read(place.id)
         if row is None:
-            return _waiting(name, QueueSearch(None, 0, place.away) if place.away else _brief_search(links, queue, name))
+            search = (
+                QueueSearch(None, 0, place.away)
+                if place.away
+                else _search(links, queue, name, READ_AT_MOST, brief=True)
+            )
+            return _waiting(name, search)
         progress = links.ledger().last_progress(place.id)
         return JobStatus(
             key=name,
@@ -327,12 +338,13 @@ class Client:
         Search the queue for a message of this key, and change nothing: the message stays in its place, and counts no delivery.
 
         The search reads at most `limit` messages, in the order in which they are due, and has no time limit of its own.
+        Some brokers show only a part of a queue; the result's `stopped` then names what the search has not read.
         A message that a worker process holds is not in this order, but in the ledger: `status` has it.
 
         Raises ConfigError, ValueError and TypeError as `status` does.
         """
         name, queue = checked_key(key), job_queue(worker, self._options)
-        return _search(self._connected().adapter(queue), queue, name, limit)
+        return _search(self._connected(), queue, name, limit)
 
     def cancel(
         self, worker: type[Worker[Any, Any]] | str, key: str, reason: str = "no reason was given"
@@ -499,27 +511,49 @@ def _named(keys: Sequence[str]) -> str:
     return f" ({', '.join(keys[:_NAMED])}{more})" if keys else ""
 
 
-def _search(adapter: Adapter, queue: JobQueue, key: str, limit: int) -> QueueSearch:
+def _search(links: Connections, queue: JobQueue, key: str, limit: int, *, brief: bool = False) -> QueueSearch:
+    """Search a queue, and count its messages if the search has not read all of them; a `brief` search has a short time for each."""
+    adapter = links.adapter(queue)
     if not isinstance(adapter, Browses):
         return QueueSearch(None, 0, "This broker cannot show the messages of a queue without delivering them.")
-    messages_read = 0
+    ask = links.ask_soon if brief else _ask
     try:
-        for messages_read, each in enumerate(adapter.browse(limit), 1):
-            seen = Delivery(0, "", queue.name, b"", each.headers, each.message_id)
-            if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
-                return QueueSearch(each, messages_read, "")
-    except BrokerUnavailable as error:
-        return QueueSearch(None, messages_read, str(error))
-    return QueueSearch(
-        None, messages_read, f"The search ended after {messages_read:,} messages." if messages_read >= limit else ""
-    )
-
-
-def _brief_search(links: Connections, queue: JobQueue, key: str) -> QueueSearch:
-    try:
-        return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, READ_AT_MOST))
+        search = ask(lambda: _browsed(adapter, queue, key, limit))
     except BrokerUnavailable as error:
         return QueueSearch(None, 0, str(error))
+    if not search.stopped:
+        return search
+    try:
+        depth = ask(adapter.depth)
+    except BrokerUnavailable:
+        return search
+    if depth.ready is None or depth.delayed is None:
+        return search
+    return replace(search, messages=max(depth.ready + depth.delayed, search.messages_read))
+
+
+def _ask(question: Callable[[], Answer]) -> Answer:
+    return question()
+
+
+def _browsed(adapter: Browses, queue: JobQueue, key: str, limit: int) -> QueueSearch:
+    """Return what a search of at most `limit` messages has found; the number of waiting messages is not in it."""
+    messages_read, unread = 0, list[str]()
+    try:
+        for each in adapter.browse(limit + 1):  # one more, which shows that the limit is not the queue's end
+            if isinstance(each, Unbrowsed):
+                unread.append(each.why)
+            elif messages_read == limit:
+                return QueueSearch(None, messages_read, f"The search ended after {count_text(limit, 'message')}.")
+            else:
+                messages_read += 1
+                seen = Delivery(0, "", queue.name, b"", each.headers, each.message_id)
+                if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
+                    return QueueSearch(each, messages_read, "")
+    except BrokerUnavailable as error:
+        return QueueSearch(None, messages_read, str(error))
+    stopped = f"The search has not read the whole queue: {'; '.join(unread)}." if unread else ""
+    return QueueSearch(None, messages_read, stopped)
 
 
 def _result(links: Connections, row: Row) -> Any:
@@ -530,7 +564,10 @@ def _result(links: Connections, row: Row) -> Any:
 
 def _waiting(key: str, search: QueueSearch) -> JobStatus:
     if search.found is None:
-        searched = f"a search of {count_text(search.messages_read, 'message')} in its queue has not found it"
+        read, of = count_text(search.messages_read, "message"), ""
+        if search.messages is not None:
+            of = f", of {search.messages:,},"
+        searched = f"a search of {read}{of} in its queue has not found it"
         why = f"The ledger has no record of this job, and {searched}. {search.stopped}".rstrip()
         return JobStatus(key, JobState.UNKNOWN, reason=why)
     due = search.found.due

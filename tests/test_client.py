@@ -17,13 +17,13 @@ from typing import Any, cast
 
 import pytest
 
-from steadyworker.adapter import Adapter, OutgoingMessage, Target
+from steadyworker.adapter import Adapter, Browsed, Depth, OutgoingMessage, Target, Unbrowsed
 from steadyworker.backends.batches import publish_all
 from steadyworker.backends.connections import job_queue
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
-from steadyworker.client import Client, JobStatus, NewJob, message
+from steadyworker.client import Client, JobStatus, NewJob, QueueSearch, message
 from steadyworker.config.resolve import Options, load
-from steadyworker.delivery import Delivery
+from steadyworker.delivery import KEY, Delivery
 from steadyworker.errors import (
     BadPayload,
     ConfigError,
@@ -243,6 +243,27 @@ class TestStatus:
             client.send(Exports, Request("m"), key="other")
             status = client.status(Exports, "k")
         why = "The ledger has no record of this job, and a search of 1 message in its queue has not found it."
+        assert status == JobStatus("k", JobState.UNKNOWN, reason=why)
+
+    @pytest.mark.parametrize(("ready", "of"), [(7, ", of 9,"), (None, "")])
+    def test_of_a_key_that_a_broker_did_not_show_names_what_was_not_read(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, ready: int | None, of: str
+    ) -> None:
+        """The message can be there all the same, and how many messages there are is said if the broker counts them."""
+
+        def shows_a_part(self: SqliteAdapter, limit: int) -> Iterator[Browsed | Unbrowsed]:
+            yield Browsed({KEY: "other"})
+            yield Unbrowsed("8 messages are hidden")
+            yield Unbrowsed("Expo shows no delayed messages; read its web page")
+
+        monkeypatch.setattr(SqliteAdapter, "browse", shows_a_part)
+        monkeypatch.setattr(SqliteAdapter, "depth", lambda self: Depth(ready=ready, delayed=2))
+        with place.client() as client:
+            client.send(Exports, Request("m"), key="other")
+            status, search = client.status(Exports, "k"), client.find(Exports, "k")
+        stopped = "The search has not read the whole queue: 8 messages are hidden; Expo shows no delayed messages; read its web page."
+        assert search == QueueSearch(None, 1, stopped, 9 if ready else None)
+        why = f"The ledger has no record of this job, and a search of 1 message{of} in its queue has not found it. {stopped}"
         assert status == JobStatus("k", JobState.UNKNOWN, reason=why)
 
     def test_of_a_workers_own_key_header_is_found_in_the_queue(self, place: Place) -> None:
