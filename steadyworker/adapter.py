@@ -35,6 +35,7 @@ __all__ = [
     "Browsed",
     "Browses",
     "Capabilities",
+    "ChecksMessages",
     "Clock",
     "Connected",
     "DeadLetters",
@@ -475,6 +476,15 @@ class PublishesMany(Protocol):
         The caller limits the batch to about 500 messages and 1 MiB, so the time limit of one message is enough for all.
         Raises ValueError before the first message, if a new message is over the limits.
         """
+        ...
+
+
+@runtime_checkable
+class ChecksMessages(Protocol):
+    """An adapter that knows limits of a message without the broker, so a sender can check many messages before it sends the first one."""
+
+    def check_message(self, message: OutgoingMessage) -> None:
+        """Raise ValueError if `publish` would raise it for this message; connect to no broker, and send nothing."""
         ...
 
 

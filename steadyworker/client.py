@@ -23,7 +23,7 @@ import msgspec
 from steadyworker import payload as payloads
 from steadyworker.actions.jobs import JobActions
 from steadyworker.actions.report import ActionReport
-from steadyworker.adapter import Adapter, Browsed, Browses, OutgoingMessage, Target, Unbrowsed
+from steadyworker.adapter import Adapter, Browsed, Browses, ChecksMessages, OutgoingMessage, Target, Unbrowsed
 from steadyworker.backends.batches import publish_all
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.clock import SystemClock
@@ -217,7 +217,7 @@ class Client:
         """
         Send jobs to one queue, and return their keys, in order, once the broker has confirmed every message.
 
-        `send_many` checks every job before it sends the first one, and keeps all the messages in memory meanwhile.
+        `send_many` checks every job, also its headers, before it sends the first one, and keeps all the messages in memory meanwhile.
         It sends in batches of up to 500 messages, so it takes little longer than a few calls of `send`.
         After a batch with an error it sends no further batch.
 
@@ -244,6 +244,9 @@ class Client:
             messages = [_in_its_round(links, queue, job, outgoing) for job, outgoing in wanted]
         except BrokerUnavailable as error:
             raise SendError(f"{error} None of the jobs was sent.", unsent=keys) from error
+        if isinstance(adapter, ChecksMessages):
+            for outgoing in messages:
+                adapter.check_message(outgoing)
         results = publish_all(adapter, messages)
         if any(results):
             raise _partly_sent(keys, results)

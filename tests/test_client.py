@@ -621,6 +621,15 @@ class TestSendMany:
             client.send(Exports, Request("m"), key="the-first")
         assert [each.headers["sw-job-key"] for each in place.received("exports", 1)] == ["the-first"]
 
+    def test_with_a_wrong_header_behind_a_whole_batch_sends_nothing(self, place: Place) -> None:
+        """Only the broker's adapter knows the limit of headers."""
+        jobs = [NewJob(Request("m"), f"k-{n}", headers={"n": "x" * (70_000 if n == 700 else 1)}) for n in range(1_000)]
+        with place.client() as client:
+            with pytest.raises(ValueError, match="Expected headers of at most 65536 bytes"):
+                client.send_many(Exports, jobs)
+            client.send(Exports, Request("m"), key="the-first")
+        assert [each.headers["sw-job-key"] for each in place.received("exports", 1)] == ["the-first"]
+
     def test_of_large_payloads_goes_in_batches_of_a_mebibyte(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -15,6 +15,7 @@ from steadyworker.adapter import (
     Browsed,
     Browses,
     Capabilities,
+    ChecksMessages,
     DeadLetters,
     Delivery,
     Depth,
@@ -45,7 +46,7 @@ from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 _finding = FindingTexts("steadyworker_sqlite")
 
 
-class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
+class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
     """
     One queue of one broker file, consumed by one worker process.
 
@@ -97,6 +98,10 @@ class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
     def publish_many(self, messages: Sequence[OutgoingMessage]) -> Sequence[PublishFailed | None]:
         """Publish all the messages in one commit."""
         return self._publisher.publish([self._new_message(message) for message in messages])
+
+    @override
+    def check_message(self, message: OutgoingMessage) -> None:
+        self._new_message(message)
 
     def _new_message(self, message: OutgoingMessage) -> NewMessage:
         headers = json.dumps(dict(message.headers))

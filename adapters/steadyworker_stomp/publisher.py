@@ -27,7 +27,7 @@ from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.preparation import Preparation
 from steadyworker_stomp.connection import StompLink
-from steadyworker_stomp.dialects import Dialect
+from steadyworker_stomp.dialects import CLASSIC, Dialect
 from steadyworker_stomp.errors import BrokerError, is_full, is_too_large, unavailable
 from steadyworker_stomp.messages import LINE_BYTES, frame_headers, frame_of, longest_line
 from steadyworker_stomp.stomp_internals import StompConnection
@@ -95,8 +95,7 @@ class StompPublisher:
     def publish_many(self, messages: Sequence[OutgoingMessage]) -> list[PublishFailed | None]:
         """Write all the messages, then wait for each receipt; errors as `publish` raises them."""
         for message in messages:
-            if message.first:
-                check_size("a body", len(message.body), self._settings.max_body)
+            self.check(message)
         try:
             connection = self._connected(messages)
         except NotPublished as error:
@@ -114,10 +113,16 @@ class StompPublisher:
                 for flight in flights:
                     self._flights.remove(flight)
 
-    def _frame(self, message: OutgoingMessage, dialect: Dialect) -> tuple[str, str, Mapping[str, str], bytes]:
-        """Return the queue of a message, its destination, its header lines and its body; raise ValueError for a line over the limit."""
+    def check(self, message: OutgoingMessage) -> None:
+        """Check as `ChecksMessages.check_message` does."""
         if message.first:
-            check_size("a header line", longest_line(frame_headers(message, dialect)), LINE_BYTES)
+            check_size("a body", len(message.body), self._settings.max_body)
+            check_size(
+                "a header line", longest_line(frame_headers(message, CLASSIC)), LINE_BYTES
+            )  # as long for Artemis
+
+    def _frame(self, message: OutgoingMessage, dialect: Dialect) -> tuple[str, str, Mapping[str, str], bytes]:
+        """Return the queue of a message, its destination, its header lines and its body."""
         queue = queue_of(self._spec, message)
         return queue, dialect.destination(queue), *frame_of(message, dialect)
 
