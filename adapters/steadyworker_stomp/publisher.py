@@ -93,7 +93,7 @@ class StompPublisher:
             raise error
 
     def publish_many(self, messages: Sequence[OutgoingMessage]) -> list[PublishFailed | None]:
-        """Write all the messages, then wait for each receipt; errors as `publish` raises them."""
+        """Write all the messages, then wait for the receipts, with one time limit for all; errors as `publish` raises them."""
         for message in messages:
             self.check(message)
         try:
@@ -102,10 +102,11 @@ class StompPublisher:
             return [error] * len(messages)
         frames = [self._frame(message, connection.dialect) for message in messages]
         flights = [self._begin_flight() for _ in frames]
+        deadline = self._settings.clock.monotonic() + owed.ANSWER_WITHIN
         try:
             receipts = [connection.send(destination, body, headers) for _, destination, headers, body in frames]
             return [
-                self._confirmed(connection, receipt, queue, flight)
+                self._confirmed(connection, receipt, queue, flight, deadline)
                 for receipt, flight, (queue, *_) in zip(receipts, flights, frames, strict=True)
             ]
         finally:
@@ -135,11 +136,11 @@ class StompPublisher:
             return self._flights[-1]
 
     def _confirmed(
-        self, connection: StompConnection, receipt: Future[None], queue: str, flight: _Flight
+        self, connection: StompConnection, receipt: Future[None], queue: str, flight: _Flight, deadline: float
     ) -> PublishFailed | None:
         """Return the error of a message, or None when the broker has confirmed the message."""
         try:
-            receipt.result(owed.ANSWER_WITHIN)
+            receipt.result(max(0.0, deadline - self._settings.clock.monotonic()))
         except TimeoutError as error:
             if not receipt.done():
                 silent = f"Expected a receipt from queue {queue!r} within {owed.ANSWER_WITHIN:g} s, got none"
