@@ -519,24 +519,23 @@ def _search(links: Connections, queue: JobQueue, key: str, limit: int, *, brief:
     adapter = links.adapter(queue)
     if not isinstance(adapter, Browses):
         return QueueSearch(None, 0, "This broker cannot show the messages of a queue without delivering them.")
-    ask = links.ask_soon if brief else _ask
+
+    def ask(what: str, question: Callable[[], Answer]) -> Answer:
+        return links.ask_soon((what, queue.name, key), question) if brief else question()
+
     try:
-        search = ask(lambda: _browsed(adapter, queue, key, limit))
+        search = ask("search", lambda: _browsed(adapter, queue, key, limit))
     except BrokerUnavailable as error:
         return QueueSearch(None, 0, str(error))
     if not search.stopped:
         return search
     try:
-        depth = ask(adapter.depth)
+        depth = ask("depth", adapter.depth)
     except BrokerUnavailable:
         return search
     if depth.ready is None or depth.delayed is None:
         return search
     return replace(search, messages=max(depth.ready + depth.delayed, search.messages_read))
-
-
-def _ask(question: Callable[[], Answer]) -> Answer:
-    return question()
 
 
 def _browsed(adapter: Browses, queue: JobQueue, key: str, limit: int) -> QueueSearch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -189,16 +189,18 @@ class Connections:
         """
         away = ""
         try:
-            is_known = queue.name in self._shared
-            namespace = self.namespace(queue) if is_known else self.ask_soon(lambda: self.namespace(queue))
+            if queue.name in self._shared:
+                namespace = self.namespace(queue)
+            else:
+                namespace = self.ask_soon(("namespace", queue.name), lambda: self.namespace(queue))
         except BrokerUnavailable as error:
             away, namespace = str(error), self._bound_namespace(queue, error)
         round_ = self.ledger().last_round(namespace, queue.name, key)
         return FoundJob(JobId(namespace, queue.name, key, round_ or 0), away)
 
-    def ask_soon(self, question: Callable[[], Answer]) -> Answer:
-        """Return the answer to a question to the broker; raise BrokerUnavailable if there is none within seconds."""
-        return self._questions.ask(question)
+    def ask_soon(self, about: Hashable, question: Callable[[], Answer]) -> Answer:
+        """Return the answer to a question to the broker, as `ShortQuestions.ask` does; raise BrokerUnavailable if there is none within seconds."""
+        return self._questions.ask(about, question)
 
     def _bound_namespace(self, queue: JobQueue, error: BrokerUnavailable) -> str:
         bound = [namespace for namespace, name in self.ledger().bindings() if name == queue.name]
