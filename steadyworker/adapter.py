@@ -159,6 +159,7 @@ class Settings:
 
     If `fresh_url` is set, it returns the broker's current URL, or raises ConfigError if the URL cannot be read.
     The adapter calls `fresh_url` before each connect, because an operator can change the password at any time.
+    If `create` is False, the process only asks and sends: of all methods, only `publish` may create a broker that is a file.
     """
 
     topology: str = "declare"
@@ -166,6 +167,7 @@ class Settings:
     max_body: int = 1 << 20
     consumer: str = "steadyworker"
     fresh_url: Callable[[], str] | None = None
+    create: bool = True
     clock: Clock = field(default_factory=SystemClock)
 
 

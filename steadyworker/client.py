@@ -294,7 +294,8 @@ class Client:
 
         Raises:
             ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
-            BrokerUnavailable: The broker did not respond, and the ledger has no namespace for this queue, or has several.
+            BrokerUnavailable: The broker did not respond, or its file does not exist, and the ledger has no namespace for this queue,
+                or has several.
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
         """

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +26,7 @@ from steadyworker.config.resolve import Options, load
 from steadyworker.delivery import KEY, Delivery
 from steadyworker.errors import (
     BadPayload,
+    BrokerUnavailable,
     ConfigError,
     NotPublished,
     PublishFailed,
@@ -433,6 +434,31 @@ def test_making_a_client_opens_nothing(place: Place) -> None:
     before = sorted(place.options.state_dir.rglob("*"))
     place.client().close()
     assert sorted(place.options.state_dir.rglob("*")) == before
+
+
+@pytest.mark.parametrize("to", ["exports", Exports])
+def test_a_question_to_a_mistyped_path_creates_no_broker(tmp_path: Path, to: Any) -> None:
+    options = load({"broker": f"sqlite:{tmp_path}/brokr.db", "state_dir": str(tmp_path / "state")}, {}, tmp_path)
+    make_ledger(replace(options, broker="amqp://127.0.0.1:1/"))
+    missing = rf"{tmp_path}/brokr\.db, got: no such file: start a worker, or send a message, to create it"
+    with Client.configured(options) as client:
+        for ask in (client.status, client.cancel, client.retry):
+            with pytest.raises(BrokerUnavailable, match=missing):
+                ask(to, "k")
+        assert client.find(to, "k") == QueueSearch(None, 0, "")
+        with pytest.raises(SendError, match=missing):
+            client.send(Exports, Request("m"), again=True)
+        assert [each.name for each in tmp_path.iterdir()] == ["state"]
+        client.send(to, Request("m"), key="k")
+        assert client.status(to, "k").state is JobState.QUEUED
+
+
+def test_a_mistyped_path_does_not_hide_the_ledgers_record(place: Place) -> None:
+    place.run("exports", "k")
+    mistyped = load({"broker": "sqlite:brokr.db", "ledger": place.options.ledger}, {}, place.options.state_dir)
+    with Client.configured(mistyped) as client:
+        assert client.status(Exports, "k").state is JobState.RUNNING
+        assert "no such file" in client.status(Exports, "other").reason
 
 
 def test_clients_leave_nothing_open(place: Place) -> None:

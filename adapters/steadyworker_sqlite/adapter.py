@@ -54,6 +54,7 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
         path: The broker file.
         spec: The queue, and its dead-letter queue.
         settings: The operator's settings. The adapter creates the file and the queues only if `topology` is "declare".
+            Without `create`, only a published message creates them.
         silence: Seconds after which a frozen consumer loses its messages.
     """
 
@@ -64,7 +65,7 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
         self._silence = silence
         self._declares = settings.topology == "declare"
         self._file = BrokerFile(path, settings.clock, create=self._declares)
-        self._publisher = SqlitePublisher(self._file, declare=self._declares)
+        self._publisher = SqlitePublisher(self._file, declare=self._declares, ask_creates=settings.create)
         self._consumer = SqliteConsumer(self._file, spec, settings, silence)
 
     @property
@@ -120,7 +121,7 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
 
     @override
     def identity(self) -> str:
-        """Return the random id of the file; this id was generated when the file was created."""
+        """Return the random id of the file, which is generated when the file is created; this call creates it only with `create`."""
         return self._publisher.ask(Store.identity)
 
     @override
@@ -129,7 +130,8 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
 
     @override
     def consumers(self) -> int:
-        return self._publisher.ask(lambda store: self._consuming(store, self._alive(store)))
+        """Return the number of consumers; 0 without a file."""
+        return 0 if self._is_unmade else self._publisher.ask(lambda store: self._consuming(store, self._alive(store)))
 
     @override
     def depth(self) -> Depth:
@@ -198,7 +200,7 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
         """
         queue = self._spec.dead_letter_queue
         with ExitStack() as stack:
-            store = self._file.open()
+            store = self._file.open(create=self._settings.create)
             stack.callback(store.close)
             with translated(self.path):
                 # The presence has no time, because a reader can need hours for one dead letter.
