@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from steadyworker.adapter import Browsed, Clock, QueueSpec, Unbrowsed
-from steadyworker.delivery import KEY
 from steadyworker.network.errors import Refused
 from steadyworker_stomp.checks.artemis import ArtemisManagement, MissingError
 from steadyworker_stomp.checks.census import seen, uncounted
@@ -106,9 +105,9 @@ def _of_artemis(asked: Visit, spec: QueueSpec, limit: int) -> list[Browsed | Unb
 
 
 def _has_cut_key(listed: dict[str, Any], spec: QueueSpec) -> bool:
-    """Return whether Artemis has cut a header that can be the message's key."""
-    keys = (listed.get(name) for name in (KEY, spec.key_header or KEY))
-    return any(isinstance(key, str) and _CUT.search(key) is not None for key in keys)
+    """Return whether Artemis has cut the sender's header with the key; the keys of SteadyWorker's own senders are shorter."""
+    key = listed.get(spec.key_header) if spec.key_header else None
+    return isinstance(key, str) and _CUT.search(key) is not None
 
 
 def _due(listed: dict[str, Any]) -> float:
