@@ -39,9 +39,10 @@ async def page() -> FileResponse:
 
 @app.post("/exports/{merchant}", status_code=202)
 async def start(client: Opened, merchant: str) -> dict[str, object]:
-    for job in new_exports(merchant):
-        if not failed(await client.astatus(Exports, str(job.key))):
-            break
+    jobs = new_exports(merchant)
+    job = next(jobs)
+    while failed(await client.astatus(Exports, str(job.key))):
+        job = next(jobs)
     return {"key": await client.asend(Exports, job.payload, key=job.key)}
 
 

@@ -194,7 +194,7 @@ class DepthReader:
     def _without_zeros(self, counts: Counts, unreported: str) -> Depth:
         """Return the numbers if the work queue, and then perhaps other queues, can be without a leader: no 0 of an existing queue is one."""
         reason = f"{_NO_LEADER}, and {unreported}"
-        why = dict.fromkeys(("ready", "unacked", "consumers", "oldest_age"), reason)
+        why: dict[str, str] = dict.fromkeys(("ready", "unacked", "consumers", "oldest_age"), reason)
         delayed = self._delayed(counts, why)
         if delayed == 0 and _ZERO in (counts[name] for name in self._retry):
             delayed, why["delayed"], why["next_due"] = None, reason, reason
