@@ -12,7 +12,7 @@ from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBas
 from django.urls import path
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_GET, require_http_methods
-from web_exports import PAGE, Exports, as_json, file_of, new_export
+from web_exports import PAGE, Exports, as_json, failed, file_of, new_exports
 
 from steadyworker import Client, JobState
 
@@ -38,7 +38,7 @@ def page(_: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST", "DELETE"])
 def export(request: HttpRequest, name: str) -> HttpResponse:
     if request.method == "POST":
-        job = new_export(name)
+        job = next(job for job in new_exports(name) if not failed(client.status(Exports, str(job.key))))
         return JsonResponse({"key": client.send(Exports, job.payload, key=job.key)}, status=202)
     if request.method == "DELETE":
         client.cancel(Exports, name, "by the user")

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Annotated
 
-from fastapi import FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse
-from web_exports import PAGE, Exports, as_json, file_of, new_export
+from web_exports import PAGE, Exports, as_json, failed, file_of, new_exports
 
 from steadyworker import Client, JobState
 
-client = Client()
-
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    async with client:
-        yield
+async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Client]]:
+    """Open a client for each start of the application: a closed client stays closed, and tests start an application often."""
+    async with Client() as client:
+        yield {"client": client}
 
 
+async def opened(request: Request) -> Client:
+    client: Client = request.state.client
+    return client
+
+
+Opened = Annotated[Client, Depends(opened)]
 app = FastAPI(lifespan=lifespan)
 
 
@@ -32,23 +38,26 @@ async def page() -> FileResponse:
 
 
 @app.post("/exports/{merchant}", status_code=202)
-async def start(merchant: str) -> dict[str, object]:
-    job = new_export(merchant)
+async def start(client: Opened, merchant: str) -> dict[str, object]:
+    jobs = new_exports(merchant)
+    job = next(jobs)
+    while failed(await client.astatus(Exports, str(job.key))):
+        job = next(jobs)
     return {"key": await client.asend(Exports, job.payload, key=job.key)}
 
 
 @app.get("/exports/{key}")
-async def progress(key: str) -> dict[str, object]:
+async def progress(client: Opened, key: str) -> dict[str, object]:
     return as_json(await client.astatus(Exports, key))
 
 
 @app.delete("/exports/{key}", status_code=202)
-async def cancel(key: str) -> None:
+async def cancel(client: Opened, key: str) -> None:
     await client.acancel(Exports, key, "by the user")
 
 
 @app.get("/exports/{key}/file")
-async def download(key: str) -> FileResponse:
+async def download(client: Opened, key: str) -> FileResponse:
     status = await client.astatus(Exports, key)
     if status.state is not JobState.DONE:
         raise HTTPException(409, f"The export is {status.state}.")

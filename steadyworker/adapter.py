@@ -35,6 +35,7 @@ __all__ = [
     "Browsed",
     "Browses",
     "Capabilities",
+    "ChecksMessages",
     "Clock",
     "Connected",
     "DeadLetters",
@@ -61,6 +62,7 @@ __all__ = [
     "SystemClock",
     "Target",
     "Unblocked",
+    "Unbrowsed",
     "Uncounted",
     "Undelivered",
     "Unreachable",
@@ -159,6 +161,7 @@ class Settings:
 
     If `fresh_url` is set, it returns the broker's current URL, or raises ConfigError if the URL cannot be read.
     The adapter calls `fresh_url` before each connect, because an operator can change the password at any time.
+    If `create` is False, the process only asks and sends: of all methods, only `publish` may create a broker that is a file.
     """
 
     topology: str = "declare"
@@ -166,6 +169,7 @@ class Settings:
     max_body: int = 1 << 20
     consumer: str = "steadyworker"
     fresh_url: Callable[[], str] | None = None
+    create: bool = True
     clock: Clock = field(default_factory=SystemClock)
 
 
@@ -280,6 +284,18 @@ class Browsed:
     message_id: str | None = None
     sent_at: float | None = None
     due: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unbrowsed:
+    """
+    A part of the work queue that a browse cannot show, so a message that the browse has not found can still be there.
+
+    Attributes:
+        why: What the browse does not show, and the cause, for people: a clause, with the remedy if there is one.
+    """
+
+    why: str
 
 
 class DeadLetters(Protocol):
@@ -468,6 +484,15 @@ class PublishesMany(Protocol):
 
 
 @runtime_checkable
+class ChecksMessages(Protocol):
+    """An adapter that knows limits of a message without the broker, so a sender can check many messages before it sends the first one."""
+
+    def check_message(self, message: OutgoingMessage) -> None:
+        """Raise ValueError if `publish` would raise it for this message; connect to no broker, and send nothing."""
+        ...
+
+
+@runtime_checkable
 class Browses(Protocol):
     """
     An adapter for brokers that show messages without a delivery.
@@ -475,12 +500,14 @@ class Browses(Protocol):
     An adapter must not receive messages and release them instead, because each delivery counts towards delivery limits.
     """
 
-    def browse(self, limit: int) -> Iterator[Browsed]:
+    def browse(self, limit: int) -> Iterator[Browsed | Unbrowsed]:
         """
         Yield at most `limit` messages of the work queue, in the order in which they are due.
 
         The call changes nothing: each message stays in its place, and no number of deliveries rises.
         A message that a consumer holds is left out, if the broker distinguishes such messages.
+        If the browse leaves out any other message, it yields an `Unbrowsed` with the reason, after the messages.
+        An `Unbrowsed` does not count as a message. After `limit` messages, none is necessary.
         Raises BrokerUnavailable, at once or during the iteration.
         """
         ...

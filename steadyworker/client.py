@@ -11,7 +11,7 @@ import asyncio
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 from steadyworker import payload as payloads
 from steadyworker.actions.jobs import JobActions
 from steadyworker.actions.report import ActionReport
-from steadyworker.adapter import Adapter, Browsed, Browses, OutgoingMessage, Target
+from steadyworker.adapter import Adapter, Browsed, Browses, ChecksMessages, OutgoingMessage, Target, Unbrowsed
 from steadyworker.backends.batches import publish_all
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.clock import SystemClock
@@ -50,6 +50,7 @@ from steadyworker.units import count_text
 from steadyworker.worker import Worker
 
 P = TypeVar("P")
+Answer = TypeVar("Answer")
 
 Delay = float | timedelta | datetime | str
 """The least time until a job may start: seconds, a timedelta, a text such as "1h", or a datetime with a time zone."""
@@ -118,15 +119,20 @@ class QueueSearch:
     """
     The result of a search for one key in a queue.
 
+    Only a search with an empty `stopped` shows that the queue has no message of this key.
+
     Attributes:
         found: The first message of this key, or None.
         messages_read: The number of messages that the search has read.
         stopped: The reason why the search has not read the whole queue; empty after a whole search, or if it found the message.
+        messages: If the search has not read the whole queue, the number of messages that wait in the queue now.
+            Otherwise, or if the broker does not report this number, None.
     """
 
     found: Browsed | None
     messages_read: int
     stopped: str
+    messages: int | None = None
 
 
 class Client:
@@ -213,7 +219,7 @@ class Client:
         """
         Send jobs to one queue, and return their keys, in order, once the broker has confirmed every message.
 
-        `send_many` checks every job before it sends the first one, and keeps all the messages in memory meanwhile.
+        `send_many` checks every job, also its headers, before it sends the first one, and keeps all the messages in memory meanwhile.
         It sends in batches of up to 500 messages, so it takes little longer than a few calls of `send`.
         After a batch with an error it sends no further batch.
 
@@ -240,6 +246,9 @@ class Client:
             messages = [_in_its_round(links, queue, job, outgoing) for job, outgoing in wanted]
         except BrokerUnavailable as error:
             raise SendError(f"{error} None of the jobs was sent.", unsent=keys) from error
+        if isinstance(adapter, ChecksMessages):
+            for outgoing in messages:
+                adapter.check_message(outgoing)
         results = publish_all(adapter, messages)
         if any(results):
             raise _partly_sent(keys, results)
@@ -273,12 +282,12 @@ class Client:
         The ledger's record begins at the job's first delivery, and the ledger deletes it some time after the job's end.
         `send` records nothing, so for a key without a record, `status` searches the queue's first 10,000 messages.
         If the search finds the message, the state is `queued`, or `delayed` with the time in `due_at`.
-        Otherwise the state is `unknown`, and `reason` explains what the search could see.
+        Otherwise the state is `unknown`, and `reason` explains what the search has read, and what it could not read.
 
         `unknown` can mean that:
 
         - no such job was sent, or its key is another one;
-        - the message waits in the queue, but this broker cannot show messages (RabbitMQ) or does not respond;
+        - the message waits in the queue, but this broker does not respond, cannot show messages (RabbitMQ), or shows only some of them;
         - the message waits in the queue behind the first 10,000 messages;
         - a worker process received the message at this moment, and records it within a second;
         - the job has ended, and the ledger has deleted its record.
@@ -288,7 +297,8 @@ class Client:
 
         Raises:
             ConfigError: No worker process has created the ledger (NoLedger), or the queue's consumers use another ledger.
-            BrokerUnavailable: The broker did not respond, and the ledger has no namespace for this queue, or has several.
+            BrokerUnavailable: The broker did not respond, or its file does not exist, and the ledger has no namespace for this queue,
+                or has several.
             LedgerUnavailable: The ledger did not respond.
             ValueError, TypeError: The key is not valid.
         """
@@ -300,7 +310,12 @@ class Client:
             return JobStatus(name, JobState.UNKNOWN, reason=str(error))
         row = links.ledger().read(place.id)
         if row is None:
-            return _waiting(name, QueueSearch(None, 0, place.away) if place.away else _brief_search(links, queue, name))
+            search = (
+                QueueSearch(None, 0, place.away)
+                if place.away
+                else _search(links, queue, name, READ_AT_MOST, brief=True)
+            )
+            return _waiting(name, search)
         progress = links.ledger().last_progress(place.id)
         return JobStatus(
             key=name,
@@ -331,12 +346,13 @@ class Client:
 
         The message stays in its place, and its number of deliveries does not rise.
         The search reads at most `limit` messages, in the order in which they are due, and has no time limit of its own.
+        Some brokers show only a part of a queue; the result's `stopped` then names what the search has not read.
         The search does not find a message that a worker process holds; `status` returns the ledger's record of its job.
 
         Raises ConfigError, ValueError and TypeError as `status` does.
         """
         name, queue = checked_key(key), job_queue(worker, self._options)
-        return _search(self._connected().adapter(queue), queue, name, limit)
+        return _search(self._connected(), queue, name, limit)
 
     def cancel(
         self, worker: type[Worker[Any, Any]] | str, key: str, reason: str = "no reason was given"
@@ -505,27 +521,48 @@ def _named(keys: Sequence[str]) -> str:
     return f" ({', '.join(keys[:_NAMED])}{more})" if keys else ""
 
 
-def _search(adapter: Adapter, queue: JobQueue, key: str, limit: int) -> QueueSearch:
+def _search(links: Connections, queue: JobQueue, key: str, limit: int, *, brief: bool = False) -> QueueSearch:
+    """Search a queue, and count its messages if the search has not read all of them; a `brief` search has a short time for each."""
+    adapter = links.adapter(queue)
     if not isinstance(adapter, Browses):
         return QueueSearch(None, 0, "This broker cannot show the messages of a queue without delivering them.")
-    messages_read = 0
-    try:
-        for messages_read, each in enumerate(adapter.browse(limit), 1):
-            seen = Delivery(0, "", queue.name, b"", each.headers, each.message_id)
-            if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
-                return QueueSearch(each, messages_read, "")
-    except BrokerUnavailable as error:
-        return QueueSearch(None, messages_read, str(error))
-    return QueueSearch(
-        None, messages_read, f"The search ended after {messages_read:,} messages." if messages_read >= limit else ""
-    )
 
+    def ask(what: str, question: Callable[[], Answer]) -> Answer:
+        return links.ask_soon((what, queue.name, key), question) if brief else question()
 
-def _brief_search(links: Connections, queue: JobQueue, key: str) -> QueueSearch:
     try:
-        return links.ask_soon(lambda: _search(links.adapter(queue), queue, key, READ_AT_MOST))
+        search = ask("search", lambda: _browsed(adapter, queue, key, limit))
     except BrokerUnavailable as error:
         return QueueSearch(None, 0, str(error))
+    if not search.stopped:
+        return search
+    try:
+        depth = ask("depth", adapter.depth)
+    except BrokerUnavailable:
+        return search
+    if depth.ready is None or depth.delayed is None:
+        return search
+    return replace(search, messages=max(depth.ready + depth.delayed, search.messages_read))
+
+
+def _browsed(adapter: Browses, queue: JobQueue, key: str, limit: int) -> QueueSearch:
+    """Return what a search of at most `limit` messages has found; the number of waiting messages is not in it."""
+    messages_read, unread = 0, list[str]()
+    try:
+        for each in adapter.browse(limit + 1):  # one more, which shows that the limit is not the queue's end
+            if isinstance(each, Unbrowsed):
+                unread.append(each.why)
+            elif messages_read == limit:
+                return QueueSearch(None, messages_read, f"The search ended after {count_text(limit, 'message')}.")
+            else:
+                messages_read += 1
+                seen = Delivery(0, "", queue.name, b"", each.headers, each.message_id)
+                if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
+                    return QueueSearch(each, messages_read, "")
+    except BrokerUnavailable as error:
+        return QueueSearch(None, messages_read, str(error))
+    stopped = f"The search has not read the whole queue: {'; '.join(unread)}." if unread else ""
+    return QueueSearch(None, messages_read, stopped)
 
 
 def _result(links: Connections, row: Row) -> Any:
@@ -536,7 +573,10 @@ def _result(links: Connections, row: Row) -> Any:
 
 def _waiting(key: str, search: QueueSearch) -> JobStatus:
     if search.found is None:
-        searched = f"a search of {count_text(search.messages_read, 'message')} in its queue has not found it"
+        read, of = count_text(search.messages_read, "message"), ""
+        if search.messages is not None:
+            of = f", of {search.messages:,},"
+        searched = f"a search of {read}{of} in its queue has not found it"
         why = f"The ledger has no record of this job, and {searched}. {search.stopped}".rstrip()
         return JobStatus(key, JobState.UNKNOWN, reason=why)
     due = search.found.due

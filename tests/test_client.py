@@ -10,22 +10,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from steadyworker.adapter import Adapter, OutgoingMessage, Target
+from steadyworker.adapter import Adapter, Browsed, Depth, OutgoingMessage, Target, Unbrowsed
 from steadyworker.backends.batches import publish_all
 from steadyworker.backends.connections import job_queue
 from steadyworker.backends.opening import namespace_of, open_adapter_for, open_ledger
-from steadyworker.client import Client, JobStatus, NewJob, message
+from steadyworker.client import Client, JobStatus, NewJob, QueueSearch, message
 from steadyworker.config.resolve import Options, load
-from steadyworker.delivery import Delivery
+from steadyworker.delivery import KEY, Delivery
 from steadyworker.errors import (
     BadPayload,
+    BrokerUnavailable,
     ConfigError,
     NotPublished,
     PublishFailed,
@@ -245,6 +246,27 @@ class TestStatus:
         why = "The ledger has no record of this job, and a search of 1 message in its queue has not found it."
         assert status == JobStatus("k", JobState.UNKNOWN, reason=why)
 
+    @pytest.mark.parametrize(("ready", "of"), [(7, ", of 9,"), (None, "")])
+    def test_of_a_key_that_a_broker_did_not_show_names_what_was_not_read(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, ready: int | None, of: str
+    ) -> None:
+        """The message can be there all the same, and how many messages there are is said if the broker counts them."""
+
+        def shows_a_part(self: SqliteAdapter, limit: int) -> Iterator[Browsed | Unbrowsed]:
+            yield Browsed({KEY: "other"})
+            yield Unbrowsed("8 messages are hidden")
+            yield Unbrowsed("Expo shows no delayed messages; read its web page")
+
+        monkeypatch.setattr(SqliteAdapter, "browse", shows_a_part)
+        monkeypatch.setattr(SqliteAdapter, "depth", lambda self: Depth(ready=ready, delayed=2))
+        with place.client() as client:
+            client.send(Exports, Request("m"), key="other")
+            status, search = client.status(Exports, "k"), client.find(Exports, "k")
+        stopped = "The search has not read the whole queue: 8 messages are hidden; Expo shows no delayed messages; read its web page."
+        assert search == QueueSearch(None, 1, stopped, 9 if ready else None)
+        why = f"The ledger has no record of this job, and a search of 1 message{of} in its queue has not found it. {stopped}"
+        assert status == JobStatus("k", JobState.UNKNOWN, reason=why)
+
     def test_of_a_workers_own_key_header_is_found_in_the_queue(self, place: Place) -> None:
         with place.client() as client:
             client.send("orders", b"x", headers={"order-id": "o-9"})
@@ -412,6 +434,31 @@ def test_making_a_client_opens_nothing(place: Place) -> None:
     before = sorted(place.options.state_dir.rglob("*"))
     place.client().close()
     assert sorted(place.options.state_dir.rglob("*")) == before
+
+
+@pytest.mark.parametrize("to", ["exports", Exports])
+def test_a_question_to_a_mistyped_path_creates_no_broker(tmp_path: Path, to: Any) -> None:
+    options = load({"broker": f"sqlite:{tmp_path}/brokr.db", "state_dir": str(tmp_path / "state")}, {}, tmp_path)
+    make_ledger(replace(options, broker="amqp://127.0.0.1:1/"))
+    missing = rf"{tmp_path}/brokr\.db, got: no such file: start a worker, or send a message, to create it"
+    with Client.configured(options) as client:
+        for ask in (client.status, client.cancel, client.retry):
+            with pytest.raises(BrokerUnavailable, match=missing):
+                ask(to, "k")
+        assert client.find(to, "k") == QueueSearch(None, 0, "")
+        with pytest.raises(SendError, match=missing):
+            client.send(Exports, Request("m"), again=True)
+        assert [each.name for each in tmp_path.iterdir()] == ["state"]
+        client.send(to, Request("m"), key="k")
+        assert client.status(to, "k").state is JobState.QUEUED
+
+
+def test_a_mistyped_path_does_not_hide_the_ledgers_record(place: Place) -> None:
+    place.run("exports", "k")
+    mistyped = load({"broker": "sqlite:brokr.db", "ledger": place.options.ledger}, {}, place.options.state_dir)
+    with Client.configured(mistyped) as client:
+        assert client.status(Exports, "k").state is JobState.RUNNING
+        assert "no such file" in client.status(Exports, "other").reason
 
 
 def test_clients_leave_nothing_open(place: Place) -> None:
@@ -597,6 +644,15 @@ class TestSendMany:
         with place.client() as client:
             with pytest.raises(error, match=said):
                 client.send_many(Exports, [NewJob(Request("m"), "k-1"), job])
+            client.send(Exports, Request("m"), key="the-first")
+        assert [each.headers["sw-job-key"] for each in place.received("exports", 1)] == ["the-first"]
+
+    def test_with_a_wrong_header_behind_a_whole_batch_sends_nothing(self, place: Place) -> None:
+        """Only the broker's adapter knows the limit of headers."""
+        jobs = [NewJob(Request("m"), f"k-{n}", headers={"n": "x" * (70_000 if n == 700 else 1)}) for n in range(1_000)]
+        with place.client() as client:
+            with pytest.raises(ValueError, match="Expected headers of at most 65536 bytes"):
+                client.send_many(Exports, jobs)
             client.send(Exports, Request("m"), key="the-first")
         assert [each.headers["sw-job-key"] for each in place.received("exports", 1)] == ["the-first"]
 

@@ -5,6 +5,8 @@ Passive declares count the ready messages and the consumers of a queue, and thes
 RabbitMQ 4.3 counts a queue only for a user with a right on it, whichever right; older versions need no right (seen on 4.3.6, 4.0.5).
 But if the leader of a quorum queue does not respond within 250 ms, RabbitMQ reports 0 messages and 0 consumers.
 Only the management API reports that a queue has lost its majority or its leader; then `depth` raises an error (seen on 3.10.8, 4.3.6).
+Without this API, 0 messages and 0 consumers of the work queue are unknown numbers, and so is each 0 of the other queues.
+If the work queue's count is not 0, the other queues' counts are taken as they are.
 Only the management API counts un-acked messages, and its counts are some seconds old.
 One `depth` sends a passive declare for the work queue, the dead-letter queue and each retry queue: 13 with the default delays.
 It sends one query to the management API, and a second query while a reader holds dead letters.
@@ -45,6 +47,7 @@ _NO_STATISTICS = (
     f"{_ONLY_API}, and it has no statistics of this queue: wait ten seconds for those of a new queue, "
     "or remove management_agent.disable_metrics_collector from rabbitmq.conf"
 )
+_NO_LEADER = "RabbitMQ also reports 0 messages and 0 consumers for a quorum queue without a leader"
 _NO_DUE_TIME = "RabbitMQ does not report when a message in a retry queue is due"
 _NO_AGE = "RabbitMQ does not report the age of a message in a quorum queue"
 _NO_TIMESTAMP = "the sender of the first message has set no timestamp"
@@ -52,10 +55,17 @@ _NO_TIMESTAMP = "the sender of the first message has set no timestamp"
 
 @dataclass(frozen=True, slots=True)
 class QueueCount:
-    """The number of a queue's ready messages, and of its consumers."""
+    """The number of a queue's ready messages, and of its consumers, and whether the queue exists."""
 
     ready: int
     consumers: int
+    exists: bool = True
+
+
+_ZERO = QueueCount(0, 0)
+"""The count of an empty queue, and of a queue without a leader."""
+
+_MISSING = QueueCount(0, 0, exists=False)
 
 
 Counts = Mapping[str, QueueCount | BrokerUnavailable]
@@ -113,7 +123,7 @@ class CountRefused(BrokerUnavailable):
 def refused_count(name: str, reason: BaseException) -> QueueCount | BrokerUnavailable:
     """Return the count that a closed channel means: 0 for a missing queue, otherwise the error."""
     if is_missing(reason):
-        return QueueCount(0, 0)
+        return _MISSING
     if getattr(reason, "reply_code", 0) == _REFUSED:
         return CountRefused(
             f"Expected a count of queue {name!r}, got ACCESS_REFUSED: grant the right to read it with rabbitmqctl set_permissions.",
@@ -158,9 +168,11 @@ class DepthReader:
         counts = {**self._refused, **counts}
         if isinstance(work, BrokerUnavailable):
             raise work
+        held = self._reported(self._topology.work, management)
+        if isinstance(held, str) and work == _ZERO:
+            return self._without_zeros(counts, held)
         why: dict[str, str] = {}
         delayed = self._delayed(counts, why)
-        held = self._reported(self._topology.work, management)
         unacked: int | None = None
         if isinstance(held, str):
             why["unacked"] = held
@@ -179,10 +191,24 @@ class DepthReader:
             why=why,
         )
 
+    def _without_zeros(self, counts: Counts, unreported: str) -> Depth:
+        """Return the numbers if the work queue, and then perhaps other queues, can be without a leader: no 0 of an existing queue is one."""
+        reason = f"{_NO_LEADER}, and {unreported}"
+        why: dict[str, str] = dict.fromkeys(("ready", "unacked", "consumers", "oldest_age"), reason)
+        delayed = self._delayed(counts, why)
+        if delayed == 0 and _ZERO in (counts[name] for name in self._retry):
+            delayed, why["delayed"], why["next_due"] = None, reason, reason
+        dead = None
+        if counts[self._topology.dead] == _ZERO:
+            why["dead"] = reason
+        else:
+            dead = self._dead(counts, None, why)
+        return Depth(delayed=delayed, dead=dead, why=why)
+
     def _check_reachable(self, work: QueueCount, reported: ReportedMessages) -> None:
         """Raise QueueUnavailable if the broker cannot reach the work queue, so that its count can be a wrong 0."""
         state = reported.state if reported.state in UNREACHABLE else None
-        if state is None and reported.type == "quorum" and not reported.leader and work == QueueCount(0, 0):
+        if state is None and reported.type == "quorum" and not reported.leader and work == _ZERO:
             state = "without a leader"  # 3.10 reports no state
         if state is not None:
             raise QueueUnavailable(

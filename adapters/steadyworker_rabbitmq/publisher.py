@@ -133,6 +133,10 @@ class RabbitmqPublisher(Member):
         wait([outgoing.confirmed for outgoing in batch], ANSWER_WITHIN)
         return [outgoing.result() for outgoing in batch]
 
+    def check(self, message: OutgoingMessage) -> None:
+        """Check as `ChecksMessages.check_message` does."""
+        self._checked(message)
+
     def _checked(self, message: OutgoingMessage) -> _Outgoing:
         message_id = message.message_id if message.message_id and fits_id(message.message_id) else str(uuid.uuid4())
         properties = properties_of(message, message_id, self._settings.clock.wall())

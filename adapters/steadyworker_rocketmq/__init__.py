@@ -18,6 +18,8 @@ The adapter for RocketMQ. It has two drivers: one for proxies, and one for broke
 | a message is held by | a handle, which each renewal replaces | the lock of the message's queue |
 | release | a copy to the work topic, and then an acknowledgement | the end of the lock |
 | redelivery after a kill | when the invisibility ends (60 s) | when the lock ends (60 s) |
+| a message that arrives while a connection is cut | a proxy gives it to the lost poll, and delivers it again after 3 s | comes with the next search |
+| calls to the broker | several at once | one at a time, so a prefetch above 1 helps only jobs that are longer than two round trips |
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 A browse of the work queue: its messages behind the group's offsets, without a delivery.
 
 A pull by another group moves no offset of this group, and does not count as a delivery.
+With a proxy, delayed messages wait in the brokers' timers, and no broker shows the messages in its timer.
 With `rocketmq:`, a browse also shows the messages that members hold, because an offset moves only when a message is consumed.
 """
 
@@ -12,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from steadyworker.adapter import Browsed, Redelivered
-from steadyworker_rocketmq.depth import TooManyError, WaitingQueue, delayed_messages, waiting_in
+from steadyworker.adapter import Browsed, Redelivered, Unbrowsed
+from steadyworker_rocketmq.depth import TOO_MANY, TooManyError, WaitingQueue, delayed_messages, waiting_in
 from steadyworker_rocketmq.errors import refused_question
 from steadyworker_rocketmq.messages import delivery_of, wire_of_stored
 from steadyworker_rocketmq.remoting import READER, Remoting, RemotingError
@@ -21,6 +22,10 @@ from steadyworker_rocketmq.stored import Stored
 
 _MOST = 32
 """The largest number of messages that a broker returns for a pull."""
+
+
+IN_TIMERS = Unbrowsed("RocketMQ shows no message with an exact delay before the message is due")
+"""The part of a queue that a proxy delivers from, and that no broker shows."""
 
 
 def ready_ones(remoting: Remoting, topics: Iterable[tuple[str, str]], limit: int) -> Iterator[Browsed]:
@@ -35,24 +40,26 @@ def ready_ones(remoting: Remoting, topics: Iterable[tuple[str, str]], limit: int
     return map(_browsed, islice(merged, limit))
 
 
-def delayed_ones(remoting: Remoting, topic: str, default: Sequence[float], limit: int) -> list[Browsed]:
+def delayed_ones(remoting: Remoting, topic: str, default: Sequence[float], limit: int) -> list[Browsed | Unbrowsed]:
     """
     Return at most `limit` messages that wait for this topic by a delay level, in the order in which they are due.
 
-    If there are too many delayed messages to read them, or this login may not read them, return the messages that were read.
+    If there are too many delayed messages to read them, or this login may not read them, return those that were read, and the reason.
     `default` is as in `delayed_messages`. Raises the errors of `Remoting`.
     """
     found: list[tuple[float, Stored]] = []
+    unread: list[Unbrowsed] = []
     try:
         for each in delayed_messages(remoting, topic, default):
             found.append(each)  # noqa: PERF402 - those that were read before an error stay
     except TooManyError:
-        pass
+        unread.append(Unbrowsed(f"not all delayed messages were read: {TOO_MANY}"))
     except RemotingError as error:
-        if refused_question(error) is None:
+        if (why := refused_question(error)) is None:
             raise
+        unread.append(Unbrowsed(f"not all delayed messages were read: {why}"))
     found.sort(key=lambda each: each[0])
-    return [replace(_browsed(stored), due=due) for due, stored in found[:limit]]
+    return [*(replace(_browsed(stored), due=due) for due, stored in found[:limit]), *unread]
 
 
 def _log(remoting: Remoting, waiting: WaitingQueue, most: int) -> Iterator[Stored]:

@@ -52,6 +52,7 @@ _ENDS = re.compile(r'\{[^{}]*"queueId"\s*:\s*(\d+)[^{}]*\}\s*:\s*\{([^{}]*)\}')
 _OFFSET = re.compile(r'"(m(?:ax|in)Offset)"\s*:\s*(\d+)')
 
 _UNMARKED = "with pop consumption, no broker reports how many messages consumers hold; `steadyworker jobs` lists the running jobs"
+TOO_MANY = "the brokers report the number of delayed messages of all topics only, and there are too many to read them"
 _NO_NEXT = "a broker reports how many messages are delayed in a topic, and not when the first one is due"
 
 Value = TypeVar("Value")
@@ -280,9 +281,7 @@ def _scheduled(remoting: Remoting, topic: str, default: Sequence[float]) -> list
     try:
         return [due for due, _ in delayed_messages(remoting, topic, default)]
     except TooManyError:
-        return Unreported(
-            "the brokers report the number of delayed messages of all topics only, and there are too many to read them"
-        )
+        return Unreported(TOO_MANY)
 
 
 def _levels_of(remoting: Remoting, broker: RocketmqBroker, default: Sequence[float]) -> Sequence[float]:

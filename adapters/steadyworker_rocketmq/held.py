@@ -51,6 +51,9 @@ class HeldDeliveries(ABC, Generic[Item]):
         spec: The queue.
         sink: Receives `Delivered` and `Lost`.
         freed: Called when a delivery is no longer held.
+
+    Attributes:
+        has_settled: True if a delivery was settled on the present connection; the epoch sets it to False when a connection begins.
     """
 
     def __init__(self, spec: QueueSpec, sink: Sink, freed: Callable[[], None]) -> None:
@@ -60,6 +63,7 @@ class HeldDeliveries(ABC, Generic[Item]):
         self._items: dict[str, Item] = {}
         self._lost: deque[str] = deque(maxlen=_REMEMBERED)
         self._count = 0
+        self.has_settled = False
 
     def __len__(self) -> int:
         return len(self._items)
@@ -101,6 +105,7 @@ class HeldDeliveries(ABC, Generic[Item]):
 
     def _is_settled(self, item: Item) -> None:
         """Forget a delivery that the broker has settled."""
+        self.has_settled = True
         self._forget(item)
         for settlement in item.settlements:
             settlement.on_settled(Settled.SENT)

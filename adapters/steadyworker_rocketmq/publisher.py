@@ -43,14 +43,18 @@ class RocketmqPublisher(ABC):
             PublishFailed: The result is unknown.
             ValueError: A new message is over the limits.
         """
-        if message.first:
-            check_size("a body", len(message.body), self._settings.max_body)
-            check_size("headers (with their names)", wire_of(message).size(), HEADERS_BYTES)
+        self.check(message)
         wire = carried_wire(message)
         if message.to is Target.LATER and message.delay > 0:
             self._delay(wire, message.delay)
         else:
             self.send(self._names.dead if message.to is Target.DEAD else self._names.work, wire)
+
+    def check(self, message: OutgoingMessage) -> None:
+        """Check as `ChecksMessages.check_message` does."""
+        if message.first:
+            check_size("a body", len(message.body), self._settings.max_body)
+            check_size("headers (with their names)", wire_of(message).size(), HEADERS_BYTES)
 
     @abstractmethod
     def send(self, topic: str, wire: WireMessage) -> None:

@@ -15,6 +15,7 @@ from steadyworker.adapter import (
     Browsed,
     Browses,
     Capabilities,
+    ChecksMessages,
     DeadLetters,
     Delivery,
     Depth,
@@ -45,7 +46,7 @@ from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 _finding = FindingTexts("steadyworker_sqlite")
 
 
-class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
+class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
     """
     One queue of one broker file, consumed by one worker process.
 
@@ -53,6 +54,7 @@ class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
         path: The broker file.
         spec: The queue, and its dead-letter queue.
         settings: The operator's settings. The adapter creates the file and the queues only if `topology` is "declare".
+            Without `create`, only a published message creates them.
         silence: Seconds after which a frozen consumer loses its messages.
     """
 
@@ -63,7 +65,7 @@ class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
         self._silence = silence
         self._declares = settings.topology == "declare"
         self._file = BrokerFile(path, settings.clock, create=self._declares)
-        self._publisher = SqlitePublisher(self._file, declare=self._declares)
+        self._publisher = SqlitePublisher(self._file, declare=self._declares, ask_creates=settings.create)
         self._consumer = SqliteConsumer(self._file, spec, settings, silence)
 
     @property
@@ -102,6 +104,10 @@ class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
         """Publish all the messages in one commit."""
         return self._publisher.publish([self._new_message(message) for message in messages])
 
+    @override
+    def check_message(self, message: OutgoingMessage) -> None:
+        self._new_message(message)
+
     def _new_message(self, message: OutgoingMessage) -> NewMessage:
         headers = json.dumps(dict(message.headers))
         if message.first:
@@ -119,7 +125,7 @@ class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
 
     @override
     def identity(self) -> str:
-        """Return the random id of the file; this id was generated when the file was created."""
+        """Return the random id of the file, which is generated when the file is created; this call creates it only with `create`."""
         return self._publisher.ask(Store.identity)
 
     @override
@@ -128,7 +134,8 @@ class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
 
     @override
     def consumers(self) -> int:
-        return self._publisher.ask(lambda store: self._consuming(store, self._alive(store)))
+        """Return the number of consumers; 0 without a file."""
+        return 0 if self._is_unmade else self._publisher.ask(lambda store: self._consuming(store, self._alive(store)))
 
     @override
     def depth(self) -> Depth:
@@ -197,7 +204,7 @@ class SqliteAdapter(Adapter, Browses, PublishesMany, Purges):
         """
         queue = self._spec.dead_letter_queue
         with ExitStack() as stack:
-            store = self._file.open()
+            store = self._file.open(create=self._settings.create)
             stack.callback(store.close)
             with translated(self.path):
                 # The presence has no time, because a reader can need hours for one dead letter.

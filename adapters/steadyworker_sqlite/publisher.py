@@ -31,12 +31,14 @@ class SqlitePublisher:
     Args:
         file: The broker file.
         declare: True to create the queues if they are missing.
+        ask_creates: True if a query, too, may create a missing file.
     """
 
-    def __init__(self, file: BrokerFile, *, declare: bool) -> None:
+    def __init__(self, file: BrokerFile, *, declare: bool, ask_creates: bool) -> None:
         self._file = file
         self._path = file.path
         self._declare = declare
+        self._ask_creates = ask_creates
         self._store: Store | None = None
         self._waiting: list[_Waiting] = []
         self._adding = threading.Lock()
@@ -57,7 +59,7 @@ class SqlitePublisher:
         """Run a query on the broker file, and return the query's result; otherwise raise BrokerUnavailable."""
         with self._using:
             try:
-                store = self._open()
+                store = self._open(create=self._ask_creates)
                 store.check_place()
                 return question(store)
             except BrokerUnavailable:
@@ -112,11 +114,11 @@ class SqlitePublisher:
                 waiting.confirmed.set_result(TargetMissing(missing + "run once with --topology declare."))
         return wanted
 
-    def _open(self) -> Store:
+    def _open(self, *, create: bool = True) -> Store:
         if self._closed:
             raise BrokerUnavailable("Expected an open adapter, got one that was stopped: open another.")
         if self._store is None:
-            self._store = self._file.open()
+            self._store = self._file.open(create=create)
         return self._store
 
     def _drop(self) -> None:

@@ -168,9 +168,9 @@ class BrokerFile:
         self._create = create
         self._identity: str | None = None
 
-    def open(self) -> Store:
+    def open(self, *, create: bool = True) -> Store:
         """
-        Open a connection.
+        Open a connection; without `create`, the file must exist.
 
         Raises:
             Unusable: The file was removed or emptied before this adapter opened it.
@@ -179,7 +179,7 @@ class BrokerFile:
         if (loss := self.loss()) is not None:
             kind = Unusable if self._identity is None else FileReplaced
             raise kind(f"Expected the broker file {self.path}, but {loss}: {self.remedy}", id=FileReplaced.id)
-        store = Store(self.path, self._clock, create=self._create and self._identity is None)
+        store = Store(self.path, self._clock, create=self._create and create and self._identity is None)
         with ExitStack() as undo:
             undo.callback(store.close)
             identity = store.identity()

@@ -21,6 +21,7 @@ from steadyworker.adapter import (
     QueueSpec,
     Renamable,
     Settings,
+    Unbrowsed,
     Uncounted,
 )
 from steadyworker.errors import PublishFailed
@@ -122,9 +123,14 @@ class StompAdapter(NetworkAdapter[StompUrl, StompConsumer, StompPublisher], Publ
         return depth_of(self._url(), self._spec, self._settings.clock)
 
     @override
-    def browse(self, limit: int) -> Iterator[Browsed]:
-        """Yield messages. Classic also shows the messages that consumers hold, and Artemis shows at most its first 200 ready messages."""
-        return browse(self._url(), self._spec.queue, limit, self._settings.clock)
+    def browse(self, limit: int) -> Iterator[Browsed | Unbrowsed]:
+        """
+        Yield messages.
+
+        Classic also shows the messages that consumers hold, and never delayed ones.
+        Artemis shows at most its first 200 ready messages.
+        """
+        return browse(self._url(), self._spec, limit, self._settings.clock)
 
     @override
     def findings(self, spec: QueueSpec) -> Sequence[Finding]:

@@ -15,6 +15,7 @@ Artemis needs one connection, and at most eight questions. Each connection has `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,8 +156,11 @@ def _of_artemis(visited: Visit, spec: QueueSpec, moved_to: str | None) -> Depth:
     try:
         management = ArtemisManagement(visited)
         work = management.attributes(spec.queue) or {}
-        delayed, unacked = int(work.get("scheduledCount", 0)), int(work.get("deliveringCount", 0))
-        ready = max(0, int(work.get("messageCount", 0)) - delayed - unacked)
+        delayed, unacked, ready = (
+            int(work.get("scheduledCount", 0)),
+            int(work.get("deliveringCount", 0)),
+            ready_in(work),
+        )
         letters = _moved(management, spec, moved_to or management.moved_to(spec.queue))
         dead = int((management.attributes(spec.dead_letter_queue) or {}).get("messageCount", 0))
         return Depth(
@@ -171,6 +175,14 @@ def _of_artemis(visited: Visit, spec: QueueSpec, moved_to: str | None) -> Depth:
         )
     except BrokerError as error:
         return Depth.unknown(_clause(uncounted(visited, error)))
+
+
+def ready_in(attributes: Mapping[str, str]) -> int:
+    """Return the number of messages that Artemis can deliver now, and that no consumer holds, from a queue's attributes."""
+    count, delayed, unacked = (
+        int(attributes.get(name, 0)) for name in ("messageCount", "scheduledCount", "deliveringCount")
+    )
+    return max(0, count - delayed - unacked)
 
 
 def _moved(management: ArtemisManagement, spec: QueueSpec, address: str | None) -> int | _NoNumber:

@@ -27,7 +27,7 @@ from steadyworker.network.errors import Silent
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.preparation import Preparation
 from steadyworker_stomp.connection import StompLink
-from steadyworker_stomp.dialects import Dialect
+from steadyworker_stomp.dialects import CLASSIC, Dialect
 from steadyworker_stomp.errors import BrokerError, is_full, is_too_large, unavailable
 from steadyworker_stomp.messages import LINE_BYTES, frame_headers, frame_of, longest_line
 from steadyworker_stomp.stomp_internals import StompConnection
@@ -93,20 +93,20 @@ class StompPublisher:
             raise error
 
     def publish_many(self, messages: Sequence[OutgoingMessage]) -> list[PublishFailed | None]:
-        """Write all the messages, then wait for each receipt; errors as `publish` raises them."""
+        """Write all the messages, then wait for the receipts, with one time limit for all; errors as `publish` raises them."""
         for message in messages:
-            if message.first:
-                check_size("a body", len(message.body), self._settings.max_body)
+            self.check(message)
         try:
             connection = self._connected(messages)
         except NotPublished as error:
             return [error] * len(messages)
         frames = [self._frame(message, connection.dialect) for message in messages]
         flights = [self._begin_flight() for _ in frames]
+        deadline = self._settings.clock.monotonic() + owed.ANSWER_WITHIN
         try:
             receipts = [connection.send(destination, body, headers) for _, destination, headers, body in frames]
             return [
-                self._confirmed(connection, receipt, queue, flight)
+                self._confirmed(connection, receipt, queue, flight, deadline)
                 for receipt, flight, (queue, *_) in zip(receipts, flights, frames, strict=True)
             ]
         finally:
@@ -114,10 +114,16 @@ class StompPublisher:
                 for flight in flights:
                     self._flights.remove(flight)
 
-    def _frame(self, message: OutgoingMessage, dialect: Dialect) -> tuple[str, str, Mapping[str, str], bytes]:
-        """Return the queue of a message, its destination, its header lines and its body; raise ValueError for a line over the limit."""
+    def check(self, message: OutgoingMessage) -> None:
+        """Check as `ChecksMessages.check_message` does."""
         if message.first:
-            check_size("a header line", longest_line(frame_headers(message, dialect)), LINE_BYTES)
+            check_size("a body", len(message.body), self._settings.max_body)
+            check_size(
+                "a header line", longest_line(frame_headers(message, CLASSIC)), LINE_BYTES
+            )  # as long for Artemis
+
+    def _frame(self, message: OutgoingMessage, dialect: Dialect) -> tuple[str, str, Mapping[str, str], bytes]:
+        """Return the queue of a message, its destination, its header lines and its body."""
         queue = queue_of(self._spec, message)
         return queue, dialect.destination(queue), *frame_of(message, dialect)
 
@@ -130,11 +136,11 @@ class StompPublisher:
             return self._flights[-1]
 
     def _confirmed(
-        self, connection: StompConnection, receipt: Future[None], queue: str, flight: _Flight
+        self, connection: StompConnection, receipt: Future[None], queue: str, flight: _Flight, deadline: float
     ) -> PublishFailed | None:
         """Return the error of a message, or None when the broker has confirmed the message."""
         try:
-            receipt.result(owed.ANSWER_WITHIN)
+            receipt.result(max(0.0, deadline - self._settings.clock.monotonic()))
         except TimeoutError as error:
             if not receipt.done():
                 silent = f"Expected a receipt from queue {queue!r} within {owed.ANSWER_WITHIN:g} s, got none"

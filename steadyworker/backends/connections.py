@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -91,6 +91,7 @@ class Connections:
 
     Raises ConfigError for a URL that names no broker or ledger.
     No method creates a ledger; if the ledger does not exist, the methods that ask the ledger raise NoLedger.
+    No method creates a broker that is a file; only the `publish` of an adapter creates it.
     Each method can raise BrokerUnavailable or LedgerUnavailable.
     """
 
@@ -107,7 +108,7 @@ class Connections:
         """Return the adapter of this queue, without starting it."""
         with self._lock:
             if queue.name not in self._adapters:
-                self._adapters[queue.name] = open_adapter_for(queue.opened_as, self._options)
+                self._adapters[queue.name] = open_adapter_for(queue.opened_as, self._options, create=False)
             return self._adapters[queue.name]
 
     def ledger(self) -> Ledger:
@@ -133,17 +134,24 @@ class Connections:
             ConfigError: The queue has consumers, but the ledger does not know them; or `namespace_of` raised this error.
         """
         if (known := self._namespaces.get(queue.name)) is None:
-            if not self.knows(queue):
-                near = difflib.get_close_matches(queue.name, self._seen_queues(queue))
-                remedy = f"did you mean {' or '.join(near)}?" if near else "correct it, or name the Worker."
-                raise UnknownQueue(
-                    f"Expected the name of a queue that the broker or the ledger has, got {queue.name!r}: {remedy}"
-                )
-            found = namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name)
+            try:
+                found = self._found_namespace(queue)
+            except BrokerUnavailable:
+                self.ledger().bindings()  # a missing ledger is a wrong setting, which comes first: this raises NoLedger
+                raise
             known = self._namespaces.setdefault(queue.name, found)
         if queue.name not in self._shared:
             self._share(queue, known)
         return known
+
+    def _found_namespace(self, queue: JobQueue) -> str:
+        if not self.knows(queue):
+            near = difflib.get_close_matches(queue.name, self._seen_queues(queue))
+            remedy = f"did you mean {' or '.join(near)}?" if near else "correct it, or name the Worker."
+            raise UnknownQueue(
+                f"Expected the name of a queue that the broker or the ledger has, got {queue.name!r}: {remedy}"
+            )
+        return namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name)
 
     def _share(self, queue: JobQueue, namespace: str) -> None:
         """
@@ -189,16 +197,18 @@ class Connections:
         """
         away = ""
         try:
-            is_known = queue.name in self._shared
-            namespace = self.namespace(queue) if is_known else self.ask_soon(lambda: self.namespace(queue))
+            if queue.name in self._shared:
+                namespace = self.namespace(queue)
+            else:
+                namespace = self.ask_soon(("namespace", queue.name), lambda: self.namespace(queue))
         except BrokerUnavailable as error:
             away, namespace = str(error), self._bound_namespace(queue, error)
         round_ = self.ledger().last_round(namespace, queue.name, key)
         return FoundJob(JobId(namespace, queue.name, key, round_ or 0), away)
 
-    def ask_soon(self, question: Callable[[], Answer]) -> Answer:
-        """Ask the broker a question, and return the answer; raise BrokerUnavailable without an answer in time."""
-        return self._questions.ask(question)
+    def ask_soon(self, about: Hashable, question: Callable[[], Answer]) -> Answer:
+        """Ask the broker a question, as `ShortQuestions.ask` does; raise BrokerUnavailable without an answer within seconds."""
+        return self._questions.ask(about, question)
 
     def _bound_namespace(self, queue: JobQueue, error: BrokerUnavailable) -> str:
         bound = [namespace for namespace, name in self.ledger().bindings() if name == queue.name]

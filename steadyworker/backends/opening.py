@@ -108,14 +108,19 @@ def owners_directory(options: Options) -> Path:
     return path.with_name(path.name + ".owners")
 
 
-def open_adapter_for(spec: WorkerSpec | str, options: Options) -> Adapter:
-    """Open the adapter that `--broker` names, for a Worker's spec or for the name of a queue."""
+def open_adapter_for(spec: WorkerSpec | str, options: Options, *, create: bool = True) -> Adapter:
+    """
+    Open the adapter that `--broker` names, for a Worker's spec or for the name of a queue.
+
+    Without `create`, no question creates a broker that is a file: only a worker process and a sent message create one.
+    """
     wanted = QueueSpec(spec, f"{spec}.dead") if isinstance(spec, str) else spec.queue_spec
     settings = Settings(
         topology=options.topology,
         delays=options.delays,
         consumer=f"steadyworker@{socket.gethostname()}",
         fresh_url=lambda: options.fresh("broker"),
+        create=create,
     )
     return registry.open_adapter(options.fresh("broker"), wanted, settings)
 

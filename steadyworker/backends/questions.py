@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import TypeVar
 
 from steadyworker.errors import BrokerUnavailable
+from steadyworker.units import count_text
 
 WITHIN = 5.0
 """Seconds in which the broker must answer."""
+
+_MOST_LATE = 32
+"""The largest number of late questions; each has a thread."""
 
 Answer = TypeVar("Answer")
 
@@ -19,17 +23,18 @@ class ShortQuestions:
     """
     Questions to one broker, each asked on a thread of its own; thread-safe.
 
-    While a question is late, `ask` fails at once, so that a page that asks every second does not wait each time.
+    A late question fails no other one: the broker can answer another question, or answer for another queue.
+    While a question is late, the same question fails at once, so that a page that asks it every second does not wait each time.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: list[threading.Thread] = []
-        self._late: set[threading.Thread] = set()
+        self._late: dict[threading.Thread, Hashable] = {}
 
-    def ask(self, question: Callable[[], Answer]) -> Answer:
+    def ask(self, about: Hashable, question: Callable[[], Answer]) -> Answer:
         """
-        Return the answer to a question, or raise its error.
+        Return the answer to a question, or raise its error; two questions `about` the same are the same question.
 
         Raises BrokerUnavailable if there is no answer in time; the question itself goes on, and its answer is ignored.
         """
@@ -37,9 +42,11 @@ class ShortQuestions:
         thread = threading.Thread(target=_run, args=(question, answer), name="steadyworker question", daemon=True)
         with self._lock:
             self._asked = [each for each in self._asked if each.is_alive()]
-            self._late.intersection_update(self._asked)
-            if self._late:
-                raise _unavailable("an earlier question is still without an answer")
+            self._late = {each: late for each, late in self._late.items() if each.is_alive()}
+            if about in self._late.values():
+                raise _unavailable("none yet to the same question of before")
+            if len(self._late) >= _MOST_LATE:
+                raise _unavailable(f"none yet to {count_text(len(self._late), 'earlier question')}")
             try:
                 thread.start()
             except RuntimeError as error:  # pids.max of the cgroup
@@ -54,7 +61,7 @@ class ShortQuestions:
             if answer.done():
                 raise
             with self._lock:
-                self._late.add(thread)
+                self._late[thread] = about
             raise _unavailable("none") from error
 
     def close(self, within: float) -> None:

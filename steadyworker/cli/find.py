@@ -44,6 +44,7 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, limi
 
     The search reads the queue's messages in their order, and changes nothing.
     RabbitMQ cannot show a message without delivering it, so there the command prints only the ledger's record.
+    ActiveMQ and RocketMQ do not show every message; the command then names what it has not read.
     A message that a worker process holds is in the ledger.
     Exit code 1 means that the command has found neither a record nor a message; the text names what it has not searched.
     """
@@ -78,7 +79,10 @@ def _searched(search: QueueSearch) -> str:
         stopped = printable(redact(search.stopped))
         if stopped and not search.messages_read:
             return f"Not searched. {stopped}"
-        return f"{count_text(search.messages_read, 'message')} read, and this key is not among them. {stopped}".rstrip()
+        read = count_text(search.messages_read, "message")
+        if search.messages is not None:
+            read = f"{search.messages_read:,} of {count_text(search.messages, 'message')}"
+        return f"{read} read, and this key is not among them. {stopped}".rstrip()
     due, sent_at = instant(search.found.due), instant(search.found.sent_at)
     waits = f"delayed until {due}" if due else "ready"
     sent = f", sent at {sent_at}" if sent_at else ""
@@ -95,5 +99,6 @@ def _record(key: str, status: JobStatus | None, search: QueueSearch) -> dict[str
         "due_at": None if found is None else found.due,
         "sent_at": None if found is None else found.sent_at,
         "read": search.messages_read,
+        "messages": search.messages,
         "stopped": redact(search.stopped) or None,
     }

@@ -7,7 +7,17 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
-from steadyworker.adapter import Adapter, Delivery, OutgoingMessage, Settings, Settle, Settled, SettlesAsync, Sink
+from steadyworker.adapter import (
+    Adapter,
+    ChecksMessages,
+    Delivery,
+    OutgoingMessage,
+    Settings,
+    Settle,
+    Settled,
+    SettlesAsync,
+    Sink,
+)
 from steadyworker.network.consumer import Consumer
 from steadyworker.network.iothread import IoThread
 from steadyworker.network.settlement import OnSettled
@@ -20,13 +30,17 @@ class Publishes(Protocol):
         """Publish as `Adapter.publish` does."""
         ...
 
+    def check(self, message: OutgoingMessage) -> None:
+        """Check as `ChecksMessages.check_message` does."""
+        ...
+
 
 AUrl = TypeVar("AUrl")
 AConsumer = TypeVar("AConsumer", bound=Consumer[Any, Any])
 APublisher = TypeVar("APublisher", bound=Publishes)
 
 
-class NetworkAdapter(Adapter, SettlesAsync, Generic[AUrl, AConsumer, APublisher]):
+class NetworkAdapter(Adapter, ChecksMessages, SettlesAsync, Generic[AUrl, AConsumer, APublisher]):
     """
     The base class, which passes each call on to the consumer, the publisher or the I/O thread.
 
@@ -67,6 +81,10 @@ class NetworkAdapter(Adapter, SettlesAsync, Generic[AUrl, AConsumer, APublisher]
     @override
     def publish(self, message: OutgoingMessage) -> None:
         self._publisher.publish(message)
+
+    @override
+    def check_message(self, message: OutgoingMessage) -> None:
+        self._publisher.check(message)
 
     @override
     def settle(self, delivery: Delivery, how: Settle) -> Settled:

@@ -211,12 +211,14 @@ def plan(
     Open the ledger and the adapters, without a connection to any broker.
 
     With `inline`, jobs run in this process.
-    Without `create`, this function does not create a missing ledger.
+    Without `create`, the plan creates neither a missing ledger nor a missing broker that is a file.
     """
     specs = specs_of(workers, options, _INLINE if inline else {})
     clock, times = SystemClock(), times or Times()
     ledger = open_ledger(options, clock, times, socket.gethostname(), create=create)
-    return Plan(options, specs, ledger, [open_adapter_for(spec, options) for spec in specs], clock, times)
+    return Plan(
+        options, specs, ledger, [open_adapter_for(spec, options, create=create) for spec in specs], clock, times
+    )
 
 
 def assemble(

@@ -12,6 +12,7 @@ from steadyworker.adapter import (
     Browsed,
     Browses,
     Capabilities,
+    ChecksMessages,
     DeadLetters,
     Delays,
     Depth,
@@ -25,7 +26,7 @@ from steadyworker.errors import PublishFailed
 from steadyworker.testing.queues import MemoryConsumer, Queues
 
 
-class MemoryAdapter(Adapter, Browses):
+class MemoryAdapter(Adapter, Browses, ChecksMessages):
     """
     The adapter of one queue of a MemoryBroker.
 
@@ -74,13 +75,17 @@ class MemoryAdapter(Adapter, Browses):
 
     @override
     def publish(self, message: OutgoingMessage) -> None:
+        self.check_message(message)
+        if self._stopped:
+            raise PublishFailed("Expected an open adapter, got a stopped one: open another.")
+        self._queues.publish(self.consumer, self._targets[message.to], message)
+
+    @override
+    def check_message(self, message: OutgoingMessage) -> None:
         if message.first and len(message.body) > self._max_body:
             raise ValueError(
                 f"Expected a body of at most {self._max_body} bytes, got {len(message.body)}: send a reference to it."
             )
-        if self._stopped:
-            raise PublishFailed("Expected an open adapter, got a stopped one: open another.")
-        self._queues.publish(self.consumer, self._targets[message.to], message)
 
     @override
     def settle(self, delivery: Delivery, how: Settle) -> Settled:

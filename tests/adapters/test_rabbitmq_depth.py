@@ -242,7 +242,11 @@ def test_queues_that_do_not_exist_are_empty_for_a_worker_too(
     with channel(vhost) as raw:
         for name in ("exports.dead", *RETRY[:2]):
             raw.queue_delete(name)
-    assert numbers(worker.adapter.depth()) == (0, 2, None, 0, 0)
+    assert numbers(worker.adapter.depth()) == (None, 2, None, 0, None), (
+        "the work queue exists, and can be without a leader"
+    )
+    worker.send("c")
+    assert numbers(worker.adapter.depth()) == (1, 2, None, 0, 0)
     assert not any(isinstance(signal, Connected) for signal in worker.signals[1:])
 
 
@@ -397,6 +401,27 @@ def test_a_queue_without_statistics_has_a_reason_and_a_queue_that_is_missing_has
     assert (found.unacked, found.oldest_age) == (None, None)
     assert "it has no statistics of this queue: wait ten seconds" in found.why["unacked"]
     assert reader.depth(COUNTS, api(exports=None)).unacked == 0
+
+
+def test_without_the_api_a_0_can_be_a_queue_without_a_leader_and_is_no_number() -> None:
+    reader = DepthReader(Topology(SPEC, Settings(delays=LEVELS)), FakeClock())
+    counts = {**COUNTS, "exports": QueueCount(0, 0)}
+    reason = (
+        "RabbitMQ also reports 0 messages and 0 consumers for a quorum queue without a leader, and only the management API "
+        "reports this number, and --broker names none: remove ?management=off from it, and log in with a password"
+    )
+    found = reader.depth(counts, None)
+    assert found == Depth.unknown(reason)
+    some = {**counts, RETRY[1]: QueueCount(2, 0), "exports.dead": QueueCount(1, 0)}
+    assert numbers(reader.depth(some, None)) == (None, 2, None, 1, None)
+    missing = QueueCount(0, 0, exists=False)
+    assert numbers(reader.depth(dict.fromkeys(COUNTS, missing), None)) == (0, 0, None, 0, 0)
+    assert numbers(reader.depth({**COUNTS, "exports": QueueCount(0, 1)}, None)) == (0, 0, None, 0, 1)
+    failing = api(exports=Unanswered("http://broker:15672 does not respond (timed out)", "open the port."))
+    assert reader.depth(counts, failing).why["ready"].endswith("does not respond (timed out): open the port")
+    working = api(exports=ReportedMessages("quorum", "running", "rabbit@host", 0))
+    reader = DepthReader(Topology(SPEC, Settings(delays=LEVELS)), FakeClock())
+    assert numbers(reader.depth(counts, working)) == (0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("state", ["minority", "down", "stopped", "crashed", "without a leader"])

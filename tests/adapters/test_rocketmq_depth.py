@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Adapter, Browsed, Browses, Depth, QueueSpec, Settings, Target
+from steadyworker.adapter import Adapter, Browsed, Browses, Depth, QueueSpec, Settings, Target, Unbrowsed
 from steadyworker.delivery import KEY, OutgoingMessage, Settle
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.errors import Refused
@@ -28,13 +28,18 @@ def numbers(found: Depth) -> tuple[int | None, ...]:
     return found.ready, found.delayed, found.unacked, found.dead, found.consumers
 
 
-def keys(found: Iterable[Browsed]) -> list[str]:
-    return [each.headers[KEY] for each in found]
+def keys(found: Iterable[Browsed | Unbrowsed]) -> list[str]:
+    return [each.headers[KEY] for each in found if isinstance(each, Browsed)]
 
 
 def browsed(adapter: Adapter, limit: int) -> list[Browsed]:
     assert isinstance(adapter, Browses)
-    return list(adapter.browse(limit))
+    return [each for each in adapter.browse(limit) if isinstance(each, Browsed)]
+
+
+def unbrowsed(adapter: Adapter) -> list[str]:
+    assert isinstance(adapter, Browses)
+    return [each.why for each in adapter.browse(5) if isinstance(each, Unbrowsed)]
 
 
 def later(key: str, delay: float) -> OutgoingMessage:
@@ -174,6 +179,7 @@ class DirectDepth(DepthBench):
         assert (found.delayed, found.next_due) == (None, None)
         assert found.why.keys() >= {"delayed", "next_due"}
         assert browsed(adapter, 5) == []
+        assert unbrowsed(adapter) == [f"not all delayed messages were read: {depth.TOO_MANY}"]
 
     def test_a_browse_merges_the_queues_and_then_shows_delayed_messages(self, open_adapter: Open) -> None:
         adapter = open_adapter()
@@ -189,6 +195,7 @@ class DirectDepth(DepthBench):
         assert found[-1].due == pytest.approx(time.time() + 3600, abs=20)
         assert keys(browsed(adapter, 41)) == [*wanted, "soon"]
         assert keys(browsed(adapter, 7)) == wanted[:7]
+        assert unbrowsed(adapter) == []
         tape = self.started(adapter, 1)
         delivered = tape.delivery()
         same = next(each for each in found if each.headers[KEY] == delivered.headers[KEY])
@@ -225,6 +232,7 @@ class TestGrpc(GrpcBench, DepthBench):
         for _ in range(3):
             assert numbers(two.depth()) == (4, 2, None, 1, 1)
             assert keys(browsed(two, 10)) == ["k-1", "k-2", "k-3", "k-4"]
+            assert unbrowsed(two) == ["RocketMQ shows no message with an exact delay before the message is due"]
         assert state(self.node, self.queue) == before
         one.prefetch(0)
         one.settle(held, Settle.RELEASE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Adapter, Browsed, Depth, QueueSpec, Settings, Target
+from steadyworker.adapter import Adapter, Browsed, Depth, QueueSpec, Settings, Target, Unbrowsed
 from steadyworker.delivery import KEY, OutgoingMessage, Settle
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.network.errors import Refused
@@ -29,6 +29,8 @@ LATE = {"delayed", "next_due"}
 
 OF_PLUGIN = {"ready", "unacked", "dead", "oldest_age"}
 """What Classic reports by its statistics plugin."""
+
+NOT_DELAYED = "Classic shows no delayed messages over STOMP; the page Scheduled of the broker's web console shows them"
 
 MANY = 100_000
 """More dead letters than other tests leave in the broker's own queue at the same time."""
@@ -223,7 +225,7 @@ def test_each_number_that_needs_a_right_has_the_right_as_its_reason(
             assert numbers(found) == (1, None, 0, 0, None)
             assert found.why.keys() == LATE | {"consumers"}
             assert '<authorizationEntry topic="ActiveMQ.Advisory.>"' in found.why["consumers"]
-            browsed = list(open_adapter(stomp_broker.limited_url).browse(5))
+            browsed = shown(open_adapter(stomp_broker.limited_url).browse(5))
             assert [each.headers for each in browsed] == [{KEY: "k-1"}]
 
 
@@ -244,7 +246,7 @@ def test_classic_without_its_plugin_counts_no_messages_and_is_left_as_it_was(bar
     assert found.why.keys() == LATE | OF_PLUGIN | {"consumers"}
     assert all("<statisticsBrokerPlugin/>" in found.why[name] for name in OF_PLUGIN)
     assert 'advisorySupport="true"' in found.why["consumers"]
-    assert [each.headers for each in adapter.browse(5)] == [{KEY: "k-1"}]
+    assert [each.headers for each in shown(adapter.browse(5))] == [{KEY: "k-1"}]
     assert queues() == before
     adapter.stop(5)
 
@@ -259,13 +261,21 @@ def test_an_absent_broker_is_an_error(queue: str) -> None:
 # --- Browsing ---------------------------------------------------------------------------------------------------------
 
 
-def keys(found: Iterator[Browsed]) -> list[str]:
-    return [each.headers[KEY] for each in found]
+def shown(found: Iterator[Browsed | Unbrowsed]) -> list[Browsed]:
+    return [each for each in found if isinstance(each, Browsed)]
+
+
+def keys(found: Iterable[Browsed | Unbrowsed]) -> list[str]:
+    return [each.headers[KEY] for each in found if isinstance(each, Browsed)]
+
+
+def reasons(found: Iterable[Browsed | Unbrowsed]) -> list[str]:
+    return [each.why for each in found if isinstance(each, Unbrowsed)]
 
 
 def test_a_browse_of_many_messages_consumes_none(stomp_broker: StompBroker, queue: str, open_adapter: Open) -> None:
     """Artemis lists at most 200. No delivery is counted: a consumer afterwards receives a message that is not marked."""
-    wanted = [f"k-{number}" for number in range(250)]
+    wanted = [f"k-{number}" for number in range(450)]  # Classic reads 400 messages at a time
     with stomp_broker.client() as client:
         for key in wanted:
             client.send(queue, b"{}", {KEY: key}, receipt=key == wanted[-1])
@@ -274,7 +284,14 @@ def test_a_browse_of_many_messages_consumes_none(stomp_broker: StompBroker, queu
             assert keys(open_adapter().browse(240)) == wanted[: 200 if stomp_broker.is_artemis else 240]
             assert keys(islice(open_adapter().browse(100), 2)) == wanted[:2]
         assert stomp_broker.counts(queue) == before
-        assert before.waiting == 250
+        assert before.waiting == 450
+        found = list(open_adapter().browse(1000))
+        assert keys(found) == wanted[: 200 if stomp_broker.is_artemis else 450]
+        if stomp_broker.is_artemis:
+            limit = "management-browse-page-size in broker.xml is the limit"
+            assert reasons(found) == [f"Artemis has listed the first 200 of 450 ready messages; {limit}"]
+        else:
+            assert reasons(found) == [NOT_DELAYED]
         client.subscribe(queue)
         assert client.message().headers.get("redelivered", "false") == "false"
 
@@ -283,7 +300,7 @@ def test_a_browsed_message_is_as_a_delivered_one(stomp_broker: StompBroker, queu
     sender = open_adapter()
     headers = {KEY: "k-1", "quoted": 'a "b" \\ c\nd', "priority": "7", "message-id": "a sender's own"}
     sender.publish(OutgoingMessage(Target.WORK, b"{}", headers))
-    (browsed,) = sender.browse(5)
+    (browsed,) = shown(sender.browse(5))
     worker = Worker(stomp_broker.url, queue).start()
     delivered = worker.delivery()
     assert browsed == Browsed(delivered.headers, delivered.message_id, delivered.sent_at)
@@ -301,14 +318,16 @@ def test_artemis_shows_delayed_messages_and_no_held_ones(
         sender.publish(work(key))
     worker = Worker(stomp_broker.url, queue).start()
     worker.delivery()
-    ready, soon, late = sender.browse(5)
-    assert keys(iter((ready, soon, late))) == ["k-1", "soon", "late"]
+    ready, soon, late = shown(sender.browse(5))
+    assert keys((ready, soon, late)) == ["k-1", "soon", "late"]
     assert ready.due is None
     assert soon.due == pytest.approx(time.time() + 1800, abs=30)
     assert late.due == pytest.approx(time.time() + 3600, abs=30)
     assert keys(sender.browse(2)) == ["k-1", "soon"]
     monkeypatch.setattr(browse, "_SCHEDULED", 1)  # Artemis lists all of them or none
-    assert keys(sender.browse(5)) == ["k-1"]
+    found = list(sender.browse(5))
+    assert keys(found) == ["k-1"]
+    assert reasons(found) == ["2 messages are delayed, and a search asks Artemis for at most 1"]
     worker.adapter.stop(5)
 
 
@@ -316,8 +335,19 @@ def test_artemis_shows_delayed_messages_and_no_held_ones(
 def test_a_header_that_artemis_cuts_is_left_out(stomp_broker: StompBroker, queue: str, open_adapter: Open) -> None:
     sender = open_adapter()
     sender.publish(work("k-1", long="x" * 300, short="x" * 256))
-    (browsed,) = sender.browse(5)
+    (browsed,) = shown(sender.browse(5))
     assert browsed.headers == {KEY: "k-1", "short": "x" * 256}
+
+
+@ON_ARTEMIS
+def test_a_key_that_artemis_cuts_is_a_reason(stomp_broker: StompBroker, queue: str) -> None:
+    adapter = StompAdapter(stomp_broker.url, QueueSpec(queue, f"{queue}.dead", key_header="order"), Settings())
+    for name in ("order", "other"):
+        adapter.publish(OutgoingMessage(Target.WORK, b"{}", {KEY: "k-1", name: "x" * 300}))
+    found = list(adapter.browse(5))
+    assert keys(found) == ["k-1", "k-1"]
+    assert reasons(found) == ["1 of the keys have more than 256 characters, and Artemis cuts them in its lists"]
+    adapter.stop(5)
 
 
 @ON_CLASSIC
@@ -325,5 +355,6 @@ def test_a_browse_without_the_right_to_ask_creates_no_queue(
     stomp_broker: StompBroker, queue: str, open_adapter: Open
 ) -> None:
     """The statistics plugin reports that there is no message."""
-    assert list(open_adapter(stomp_broker.limited_url).browse(5)) == []
+    assert reasons(found := list(open_adapter(stomp_broker.limited_url).browse(5))) == [NOT_DELAYED]
+    assert keys(found) == []
     assert not open_adapter().exists()

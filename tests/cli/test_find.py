@@ -40,7 +40,7 @@ def test_a_job_that_ended_is_in_the_ledger(shell: Shell, queues: Queues) -> None
 def test_a_key_that_is_nowhere_is_1_and_names_where_the_search_stopped(shell: Shell, queues: Queues) -> None:
     send(shell, "k-1", "k-2", "k-3")
     done = shell("find", "exports", "k-3", "--limit", "2")
-    stopped = "2 messages read, and this key is not among them. The search ended after 2 messages."
+    stopped = "2 of 3 messages read, and this key is not among them. The search ended after 2 messages."
     assert (done.code, done.out) == (1, f"{NO_RECORD}queue:  {stopped}\n")
     (record,) = shell("find", "exports", "k-3", "--limit", "2", "--json").records
     assert record == {
@@ -51,8 +51,15 @@ def test_a_key_that_is_nowhere_is_1_and_names_where_the_search_stopped(shell: Sh
         "due_at": None,
         "sent_at": None,
         "read": 2,
+        "messages": 3,
         "stopped": "The search ended after 2 messages.",
     }
+
+
+def test_a_limit_that_is_the_queues_length_stops_no_search(shell: Shell, queues: Queues) -> None:
+    send(shell, "k-1", "k-2")
+    done = shell("find", "exports", "k-3", "--limit", "2")
+    assert done.lines[1:] == ["queue:  2 messages read, and this key is not among them."]
 
 
 def test_before_the_first_worker_the_queue_is_searched_all_the_same(shell: Shell) -> None:

@@ -126,7 +126,13 @@ def shown(browser: Browser, key: str, state: str, folder: Path) -> dict[str, Any
 @pytest.mark.processes
 def test_an_export_shows_its_progress_and_can_be_downloaded_when_it_is_done(browser: Browser, tmp_path: Path) -> None:
     key = browser.json("POST", "/exports/harbour-books", 202)["key"]
-    assert shown(browser, key, "running", tmp_path) == {"key": key, "state": "running", "percent": 40.0, "reason": ""}
+    assert shown(browser, key, "running", tmp_path) == {
+        "key": key,
+        "state": "running",
+        "percent": 40.0,
+        "text": "Your export is 40 % done.",
+        "ended": False,
+    }
     assert browser.json("GET", f"/exports/{key}/file", 409) == {"detail": "The export is running."}
     assert browser.json("POST", "/exports/harbour-books", 202)["key"] == key
     (tmp_path / "gate").touch()
@@ -141,9 +147,15 @@ def test_an_export_that_is_cancelled_leaves_no_file(browser: Browser, tmp_path: 
     key = browser.json("POST", "/exports/harbour-books", 202)["key"]
     shown(browser, key, "running", tmp_path)
     assert browser("DELETE", f"/exports/{key}")[0] == 202
-    assert shown(browser, key, "cancelled", tmp_path)["reason"] == "cancelled: by the user"
+    status = shown(browser, key, "cancelled", tmp_path)
+    assert (status["text"], status["ended"]) == ("Your export was cancelled.", True)
     assert browser("GET", f"/exports/{key}/file")[0] == 409
     assert list((tmp_path / "out").glob("*.csv")) == []
+    again = browser.json("POST", "/exports/harbour-books", 202)["key"]
+    assert again == f"{key}-2"
+    assert browser.json("POST", "/exports/harbour-books", 202)["key"] == again
+    (tmp_path / "gate").touch()
+    shown(browser, again, "done", tmp_path)
 
 
 @pytest.mark.processes

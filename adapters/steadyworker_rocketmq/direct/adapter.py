@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from steadyworker.adapter import Browsed, Capabilities, Delays, Depth, QueueSpec, Settings
+from steadyworker.adapter import Browsed, Capabilities, Delays, Depth, QueueSpec, Settings, Unbrowsed
 from steadyworker.network.preparation import Preparation
 from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
 from steadyworker_rocketmq.browse import delayed_ones, ready_ones
@@ -100,7 +100,7 @@ class DirectAdapter(RocketmqAdapter[DirectConsumer, DirectPublisher]):
             return depth_of_locked(remoting, self._names, url.delay_levels, clock, self._consumer.held_by)
 
     @override
-    def browse(self, limit: int) -> Iterator[Browsed]:
+    def browse(self, limit: int) -> Iterator[Browsed | Unbrowsed]:
         """Yield messages, including messages that members hold; then yield the delayed messages, if they are few enough to read."""
         url = self._url()
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:

@@ -16,6 +16,7 @@ The consumer of one queue at the brokers. A delivery outlives its connection, so
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -75,18 +76,25 @@ class DirectEpoch:
         self._not_before = 0.0
         self._next_search: Timer | None = None
         self._next_beat: Timer | None = None
-        self.since = clock.monotonic()
+        self._since = math.inf
 
     def begin(self, *, again: bool) -> None:
         """Record that a connection has begun; `again` is true if an earlier connection was lost."""
-        self.since = self._clock.monotonic()
-        self._not_before = self.since + HOLDERS_FIRST if again else self.since
+        self._since = self._clock.monotonic()
+        self._held.has_settled = False
+        self._not_before = self._since + HOLDERS_FIRST if again else self._since
         self._joined = False
         self._searching = False
         self._beating = False
         self._pause = _FIRST_PAUSE
         if again:
             self._held.doubt()
+
+    def useful(self, after: float) -> bool:
+        """Return whether there is a connection that has settled a delivery, or has lasted for `after` seconds."""
+        if self._since == math.inf:
+            return False
+        return self._held.has_settled or self._clock.monotonic() - self._since >= after
 
     def adjust(self) -> None:
         """Join or leave the group, and search, as the prefetch requires."""
@@ -113,6 +121,7 @@ class DirectEpoch:
 
     def pause(self) -> None:
         """Stop all timers, because the connection is lost."""
+        self._since = math.inf
         for timer in (self._next_search, self._next_beat):
             if timer is not None:
                 timer.cancel()
@@ -248,9 +257,10 @@ class DirectConsumer(consumer.Consumer[DirectLink, DirectEpoch]):
         self._begin(self._only)
 
     def _down(self, error: BrokerUnavailable) -> None:
+        useful = self._only.useful(USEFUL_AFTER)
         self._only.pause()
         self._gone(error)
         if self._held:
             self._again(random.uniform(*_HURRY))  # noqa: S311 - so that not all workers ask at once
-        elif self._epoch is not None and self._clock.monotonic() - self._only.since >= USEFUL_AFTER:
+        elif useful:
             self._again(self._backoff.cut(useful=True))

@@ -7,12 +7,22 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from steadyworker.adapter import Browsed, Capabilities, Delays, Depth, Finding, QueueSpec, Settings, Uncounted
+from steadyworker.adapter import (
+    Browsed,
+    Capabilities,
+    Delays,
+    Depth,
+    Finding,
+    QueueSpec,
+    Settings,
+    Unbrowsed,
+    Uncounted,
+)
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.findings import FindingTexts
 from steadyworker.network.errors import Refused
 from steadyworker_rocketmq.adapter import LATE, SILENT, RocketmqAdapter
-from steadyworker_rocketmq.browse import ready_ones
+from steadyworker_rocketmq.browse import IN_TIMERS, ready_ones
 from steadyworker_rocketmq.checks.findings import refused
 from steadyworker_rocketmq.checks.members import MEMBERS_REMEDY, member_findings
 from steadyworker_rocketmq.depth import depth_of_group, topics_of
@@ -143,7 +153,7 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
             return depth_of_group(remoting, self._names, self._settings.clock, consumers)
 
     @override
-    def browse(self, limit: int) -> Iterator[Browsed]:
+    def browse(self, limit: int) -> Iterator[Browsed | Unbrowsed]:
         """Yield messages that no consumer holds, and delayed ones that are due; raises Refused without `?namesrv=`."""
         url = self._url()
         if not url.namesrv:
@@ -152,3 +162,4 @@ class GrpcAdapter(RocketmqAdapter[GrpcConsumer, GrpcPublisher]):
             )
         with translated(str(url)), remoting_of(url, self._settings.clock) as remoting:
             yield from ready_ones(remoting, topics_of(self._names), limit)
+        yield IN_TIMERS

@@ -57,9 +57,6 @@ class GrpcEpoch:
         invisible: The seconds for which the broker hides a message from other consumers.
         clock: The clock.
         window: Returns the current prefetch.
-
-    Attributes:
-        since: The time at which the connection began; infinity while there is no connection.
     """
 
     number = EPOCH
@@ -87,7 +84,18 @@ class GrpcEpoch:
         self._opening = False
         self._polling = False
         self._over = False
-        self.since = math.inf
+        self._since = math.inf
+
+    def begin(self) -> None:
+        """Record that a connection has begun."""
+        self._since = self._clock.monotonic()
+        self._held.has_settled = False
+
+    def useful(self, after: float) -> bool:
+        """Return whether there is a connection that has settled a delivery, or has lasted for `after` seconds."""
+        if self._since == math.inf:
+            return False
+        return self._held.has_settled or self._clock.monotonic() - self._since >= after
 
     def adjust(self) -> None:
         """Open or close the session, and poll, as the prefetch requires."""
@@ -117,6 +125,7 @@ class GrpcEpoch:
 
     def lose_connection(self) -> None:
         """Close the session. The deliveries stay, and the next session renews them."""
+        self._since = math.inf
         self._drop()
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -277,19 +286,19 @@ class GrpcConsumer(consumer.Consumer[GrpcLink, GrpcEpoch]):
             self.link.open()
 
     def _up(self) -> None:
-        self._only.since = self._clock.monotonic()
+        self._only.begin()
         self._unmoved = ""
         self._begin(self._only)
         self._move_delayed()
 
     def _down(self, error: BrokerUnavailable) -> None:
-        since, self._only.since = self._only.since, math.inf
+        useful = self._only.useful(USEFUL_AFTER)
         self._only.lose_connection()
         self._move_delayed()
         self._gone(error)
         if self._held:
             self._again(random.uniform(*_HURRY))  # noqa: S311 - so that not all workers ask at once
-        elif self._clock.monotonic() - since >= USEFUL_AFTER:
+        elif useful:
             self._again(self._backoff.cut(useful=True))
 
     def _given_up(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from itertools import islice
 
 import pytest
 
-from steadyworker.adapter import Adapter, Browses, Delays, Depth, Redelivered
+from steadyworker.adapter import Adapter, Browsed, Browses, Delays, Depth, PublishesMany, Redelivered, Unbrowsed
 from steadyworker.delivery import KEY, Settle, Target
 from steadyworker.testing.conformance.adapter_fixtures import AdapterBench, Tape, message, messages
 
@@ -101,9 +101,10 @@ class DepthPromises(AdapterBench):
         for each in messages(3):
             one.publish(each)
         for adapter, limit in ((one, 10), (two, 2), (two, 3), (one, 1)):
-            assert [each.headers[KEY] for each in adapter.browse(limit)] == ["k-1", "k-2", "k-3"][:limit]
-        assert [each.headers[KEY] for each in islice(one.browse(10), 1)] == ["k-1"], "a browse can end early"
+            assert _keys(adapter.browse(limit)) == ["k-1", "k-2", "k-3"][:limit]
+        assert _keys(islice(one.browse(10), 1)) == ["k-1"], "a browse can end early"
         found = next(iter(one.browse(1)))
+        assert isinstance(found, Browsed)
         assert found.due is None
         assert found.sent_at is None or abs(found.sent_at - self.wall()) < self.within
 
@@ -111,12 +112,36 @@ class DepthPromises(AdapterBench):
         """A browse creates nothing."""
         if not isinstance(adapter, Browses):
             pytest.skip("this broker does not show messages without a delivery")
-        assert list(adapter.browse(10)) == []
+        assert _keys(adapter.browse(10)) == []
         assert not adapter.exists()
+
+    def test_a_browse_shows_every_message_or_the_reason_why_not(self, adapter: Adapter) -> None:
+        """So a search that finds no message of a key knows whether it has read the whole queue."""
+        if not isinstance(adapter, Browses):
+            pytest.skip("this broker does not show messages without a delivery")
+        sent = list(messages(450))  # More than a page of any broker.
+        if isinstance(adapter, PublishesMany):
+            assert not any(adapter.publish_many(sent))
+        else:
+            for each in sent:
+                adapter.publish(each)
+        if adapter.capabilities.delays is not Delays.NONE:
+            adapter.publish(message("later", to=Target.LATER, delay=self.long_delay))
+            sent.append(message("later"))
+        found = list(adapter.browse(1000))
+        missing = {each.headers[KEY] for each in sent} - set(_keys(found))
+        reasons = [each.why for each in found if isinstance(each, Unbrowsed)]
+        assert reasons or not missing
+        assert all(why and not why.endswith(".") for why in reasons)
+        assert [each for each in found if isinstance(each, Unbrowsed)] == found[len(found) - len(reasons) :]
 
     def counts(self, adapter: Adapter, expected: Depth, tape: Tape) -> None:
         """Wait until the adapter's depth has these numbers; a number that is unknown, or not expected, matches."""
         tape.until(lambda: not _differences(adapter.depth(), expected), f"{expected}, got {adapter.depth()}")
+
+
+def _keys(found: Iterable[Browsed | Unbrowsed]) -> list[str]:
+    return [each.headers[KEY] for each in found if isinstance(each, Browsed)]
 
 
 def _differences(found: Depth, expected: Depth) -> dict[str, tuple[float | None, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from steadyworker.adapter import Adapter, Delays, PublishesMany, Purges, QueueSpec
+from steadyworker.adapter import Adapter, ChecksMessages, Delays, PublishesMany, Purges, QueueSpec
 from steadyworker.clock import SystemClock
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
 from steadyworker.errors import LettersHeld
@@ -57,6 +58,27 @@ class PublishPromises(AdapterBench):
         with pytest.raises(ValueError, match="Expected a body of at most"):
             adapter.publish_many([message("small"), large])
         self.started(adapter, 5).stays(deliveries=0)
+
+    def test_a_check_finds_what_a_publish_refuses_and_sends_nothing(self, adapter: Adapter) -> None:
+        """So a sender of many messages knows of the wrong one before the first one is sent."""
+        if not isinstance(adapter, ChecksMessages):
+            pytest.skip("this adapter knows no limits without the broker")
+        new = replace(message("new"), first=True)
+        large = replace(new, body=bytes((adapter.capabilities.max_body or 1 << 20) + 1))
+        checks: list[str] = []
+        for each in (new, large, *(replace(new, headers={**new.headers, "h": "x" * size}) for size in (90, 100_000))):
+            try:
+                adapter.check_message(each)
+            except ValueError as error:
+                checks.append(str(error))
+                with pytest.raises(ValueError, match=re.escape(str(error))):
+                    adapter.publish(each)
+            else:
+                adapter.publish(each)
+        assert checks
+        tape = self.started(adapter, 5)
+        tape.delivery(4 - len(checks))
+        tape.stays(deliveries=4 - len(checks))
 
     def test_a_message_that_is_sent_twice_comes_twice(self, adapter: Adapter) -> None:
         """The broker does not compare keys; only the ledger does."""

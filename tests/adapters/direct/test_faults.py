@@ -22,6 +22,7 @@ from steadyworker.adapter import (
 from steadyworker.delivery import KEY
 from steadyworker.network import backoff
 from steadyworker_rocketmq.direct import consumer
+from tests.adapters.cuts import noted_cuts
 from tests.adapters.direct.fake import FakeRocketMQ, fake_rocketmq
 from tests.adapters.direct.kit import QUEUE, WITHIN, Worker, places, work
 from tests.faults.link import Link
@@ -198,6 +199,41 @@ def test_stop_is_in_time_although_the_broker_sends_nothing(broker: FakeRocketMQ,
         assert time.monotonic() - began < 3.0
         eventually(lambda: answers, "an answer", 1.0)
         assert isinstance(answers[0], Exception)
+
+
+def test_a_connection_that_has_settled_a_message_was_useful(
+    broker: FakeRocketMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "USEFUL_AFTER", 1000.0)
+    with Worker(broker.url) as worker:
+        cuts = noted_cuts(worker.adapter._consumer._backoff, monkeypatch)
+        worker.adapter.publish(work())
+        assert worker.adapter.settle(worker.delivery(), Settle.ACK) is Settled.SENT
+        broker.stop()
+        worker.wait(Unreachable)
+        eventually(lambda: cuts, "a cut", WITHIN)
+        assert cuts == [True]
+        broker.start()
+
+
+def test_only_the_loss_of_a_connection_is_a_cut(broker: FakeRocketMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each refused try counted as the cut of a useful connection, all workers would try twice a second."""
+    monkeypatch.setattr(consumer, "USEFUL_AFTER", 0.0)
+    tries: list[float] = []
+    with Worker(broker.url, prefetch=0) as worker:
+        cuts = noted_cuts(worker.adapter._consumer._backoff, monkeypatch)
+        refused = worker.adapter._consumer._backoff.refused
+
+        def noted() -> float:
+            tries.append(min(refused(), 0.05))
+            return tries[-1]
+
+        monkeypatch.setattr(worker.adapter._consumer._backoff, "refused", noted)
+        worker.wait(Connected)
+        broker.stop()
+        eventually(lambda: len(tries) > 3, "some tries", WITHIN)
+        assert cuts == [True]
+        broker.start()
 
 
 def test_without_a_name_server_at_the_start(broker: FakeRocketMQ) -> None:

@@ -14,6 +14,7 @@ from steadyworker.network.backoff import Backoff
 from steadyworker_rocketmq.errors import ProxyError
 from steadyworker_rocketmq.grpc import consumer, held, later
 from steadyworker_rocketmq.grpc.later import Mover
+from tests.adapters.cuts import noted_cuts
 from tests.adapters.proxies.fake import INTERNAL, TOO_LARGE, FakeProxy
 from tests.adapters.proxies.kit import DELAYED, QUEUE, WITHIN, Worker, work
 from tests.support.stage import eventually
@@ -297,20 +298,31 @@ class TestConnection:
             worker.wait(Connected, 2)
             assert worker.adapter.settle(delivery, Settle.ACK) is Settled.SENT
 
+    def test_a_connection_that_has_settled_a_message_was_useful(
+        self, proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So the reconnect comes soon, also after some cuts of connections that were short."""
+        monkeypatch.setattr(consumer, "USEFUL_AFTER", 1000.0)
+        with Worker() as worker:
+            cuts = noted_cuts(worker.adapter._consumer._backoff, monkeypatch)
+            worker.wait(Connected)
+            proxy.up = False
+            worker.wait(Unreachable)
+            proxy.up = True
+            worker.wait(Connected, 2)
+            assert not cuts
+            worker.adapter.publish(work())
+            assert worker.adapter.settle(worker.delivery(), Settle.ACK) is Settled.SENT
+            proxy.up = False
+            eventually(lambda: cuts, "a cut", WITHIN)
+            assert cuts == [True]
+
     def test_only_the_loss_of_a_connection_is_a_cut(self, proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
         """If each refused try counted as the cut of a useful connection, all workers would try twice a second."""
         monkeypatch.setattr(consumer, "USEFUL_AFTER", 0.0)
-        cuts: list[bool] = []
         proxy.up = False
         worker = Worker(prefetch=0)
-        backoff = worker.adapter._consumer._backoff
-        cut = backoff.cut
-
-        def noted(*, useful: bool) -> float:
-            cuts.append(useful)
-            return cut(useful=useful)
-
-        monkeypatch.setattr(backoff, "cut", noted)
+        cuts = noted_cuts(worker.adapter._consumer._backoff, monkeypatch)
         with worker:
             eventually(lambda: proxy.called("route", QUEUE) > 3, "some tries", WITHIN)
             assert not cuts
