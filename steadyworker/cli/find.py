@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steadyworker.cli.output import instant, json_line
+from steadyworker.cli.output import FAR, instant, json_line
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import key_argument, queue_argument, worker_or_queue
 from steadyworker.client import READ_AT_MOST, Client, JobStatus, QueueSearch
@@ -68,7 +68,7 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, limi
 def _recorded(status: JobStatus | None) -> str:
     if status is None:
         return ""
-    due = f", due at {instant(status.due_at)}" if status.due_at is not None else ""
+    due = f", due at {_time(status.due_at)}" if status.due_at is not None else ""
     reason = f"; {printable(redact(status.reason))}" if status.reason else ""
     return f"{status.state}{due}{reason}"
 
@@ -79,10 +79,14 @@ def _searched(search: QueueSearch) -> str:
         if stopped and not search.messages_read:
             return f"Not searched. {stopped}"
         return f"{count_text(search.messages_read, 'message')} read, and this key is not among them. {stopped}".rstrip()
-    due, sent_at = instant(search.found.due), instant(search.found.sent_at)
-    waits = f"delayed until {due}" if due else "ready"
+    due, sent_at = search.found.due, instant(search.found.sent_at)
+    waits = "ready" if due is None else f"delayed until {_time(due)}"
     sent = f", sent at {sent_at}" if sent_at else ""
     return f"message {search.messages_read:,} is this job's: {waits}{sent}."
+
+
+def _time(due: float) -> str:
+    return instant(due) or f"the {FAR}"
 
 
 def _record(key: str, status: JobStatus | None, search: QueueSearch) -> dict[str, object]:

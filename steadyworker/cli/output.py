@@ -207,12 +207,32 @@ def span(seconds: float | None) -> str:
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
 
 
+FAR = "far future"
+"""The text for a time that is after the last year that a calendar can show."""
+
+
+def local_time(wall: float) -> datetime | None:
+    """Return a wall-clock time in the local time zone, or None if no calendar shows it, such as the last hours of the year 9999 in Tokyo."""
+    try:
+        return datetime.fromtimestamp(wall).astimezone()
+    except (ValueError, OverflowError, OSError):  # the number's size decides which error is raised
+        return None
+
+
 def clock_time(wall: float | None, now: float) -> str:
-    """Return a wall-clock time for people, in the local time zone: `03:12` today, otherwise `26 Nov 03:12`; "–" for None."""
-    if instant(wall) is None or wall is None:
+    """
+    Return a wall-clock time for people, in the local time zone: `03:12` today, `26 Nov 03:12` in this year, otherwise `26 Nov 2024 03:12`.
+
+    Return "–" for None.
+    """
+    if wall is None:
         return "–"
-    then, today = (datetime.fromtimestamp(at).astimezone() for at in (wall, now))
-    return f"{then:%H:%M}" if then.date() == today.date() else f"{then:%d %b %H:%M}"
+    then, today = local_time(wall), local_time(now)
+    if then is None or today is None:
+        return FAR if wall > now else "–"
+    if then.date() == today.date():
+        return f"{then:%H:%M}"
+    return f"{then:%d %b %H:%M}" if then.year == today.year else f"{then:%d %b %Y %H:%M}"
 
 
 def ago(seconds: float | None) -> str:

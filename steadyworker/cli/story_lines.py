@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from steadyworker.cli.job_lines import as_record, progress_text, state_text, why
-from steadyworker.cli.output import ago, instant, span, tries
+from steadyworker.cli.output import FAR, ago, instant, local_time, span, tries
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.listing import ListedJob
 from steadyworker.ledger.story import StoryEntry, StoryKind
@@ -100,7 +99,9 @@ def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
 
 def _moment(at: float) -> str:
     """Return a wall-clock time in the local time zone, always in 15 characters: `26 Nov 03:12:05`."""
-    return "–".ljust(15) if instant(at) is None else f"{datetime.fromtimestamp(at).astimezone():%d %b %H:%M:%S}"
+    shown = local_time(at)
+    text = (FAR if at > 0 else "–") if shown is None else f"{shown:%d %b %H:%M:%S}"
+    return text.ljust(15)
 
 
 def _text(entry: StoryEntry) -> str:
