@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -126,7 +127,7 @@ def _limit(run: float | None, owner: OwnerNow | None) -> str:
     """Return the share of the time limit that a run has used, such as `80% of 2 h 00 min`."""
     if run is None or owner is None or not owner.time_limit:
         return "–"
-    return f"{run / owner.time_limit:.0%} of {span(owner.time_limit)}"
+    return f"{share(run, owner.time_limit)} of {span(owner.time_limit)}"
 
 
 def state_text(job: ListedJob) -> str:
@@ -215,13 +216,21 @@ def progress_text(progress: Progress | None) -> str:
         return progress.note if progress else ""
     if not progress.total:
         return f"{amount(progress.done)} {progress.note}".rstrip()
-    share = f"{progress.done / progress.total:.0%}"
-    return f"{share} {amount(progress.done)}/{amount(progress.total)} {progress.note}".rstrip()
+    return f"{share(progress.done, progress.total)} {amount(progress.done)}/{amount(progress.total)} {progress.note}".rstrip()
+
+
+def share(part: float, whole: float) -> str:
+    """Return a part of a whole as a percentage without decimals, rounded down: 9,999 of 10,000 are `99%`."""
+    percent = 100 * part / whole
+    if not math.isfinite(percent):
+        return "?%"
+    whole_percent = math.floor(round(percent, 9))  # 100 * 0.29 is a little less than 29
+    return f"{whole_percent if part >= whole else min(99, whole_percent)}%"
 
 
 def _bar(progress: Progress | None) -> str | Text:
     text = progress_text(progress)
     if progress is None or progress.done is None or not progress.total:
         return text
-    done = round(_BAR * min(1.0, max(0.0, progress.done / progress.total)))
+    done = int(_BAR * min(1.0, max(0.0, progress.done / progress.total)))
     return Text.assemble(("━" * done, "cyan"), ("━" * (_BAR - done), "dim"), f" {text}")
