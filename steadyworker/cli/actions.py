@@ -10,6 +10,7 @@ import click
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import Column, instant, json_line, table
 from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.cli.targets import ledger_key
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.facts import Action
 from steadyworker.text.redaction import redact
@@ -39,7 +40,12 @@ Examples:
     "--since", callback=moment, metavar="WHEN", help="Only actions since then: today, yesterday, 2h, 2026-01-31."
 )
 @click.option("--queue", metavar="NAME", help="Only actions on this queue.")
-@click.option("--key", metavar="KEY", help="Only actions that name this key; an action on many jobs names 20 of them.")
+@click.option(
+    "--key",
+    callback=ledger_key,
+    metavar="KEY",
+    help="Only actions that name this key; an action on many jobs names 20 of them.",
+)
 @click.option(
     "--limit", type=click.IntRange(1, _MOST), default=50, show_default=True, metavar="N", help="Only the newest N."
 )

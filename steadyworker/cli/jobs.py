@@ -12,13 +12,13 @@ from rich.live import Live
 from rich.text import Text
 
 from steadyworker.backends.connections import job_queue
-from steadyworker.cli.completion import complete_key, complete_target
+from steadyworker.cli.completion import complete_target
 from steadyworker.cli.job_lines import COLUMNS, as_record, cells, lines_of
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import json_line, padded, print_screen
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.show import print_story
-from steadyworker.cli.targets import worker_or_queue
+from steadyworker.cli.targets import keys_argument, worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
@@ -54,7 +54,7 @@ Examples:
   steadyworker jobs --overdue --json | jq -r .key      # for an alert: prints nothing if no job is overdue""",
 )
 @click.argument("target", metavar="[MODULE:CLASS|QUEUE]", required=False, shell_complete=complete_target)
-@click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
+@keys_argument
 @click.option(
     "--state",
     "states",

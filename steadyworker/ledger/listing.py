@@ -213,15 +213,22 @@ class Listing:
                 last = self._ledger.last_round(namespace, queue, key)
                 for round_ in range(-1 if last is None else last, -1, -1):
                     row = self._ledger.read(JobId(namespace, queue, key, round_))
-                    if row is not None and self._wanted.fits(row):
-                        need = None if round_ != last else self._need(row)
-                        yield self._job(row, self._ledger.last_progress(row.id), need)
+                    if row is None or not self._wanted.fits(row):
+                        continue
+                    progress = self._ledger.last_progress(row.id)
+                    need = None if round_ != last else self._need(row)
+                    late = need in (Need.STRANDED, Need.OVERDUE)
+                    if self._has_text(row, progress) and (late or not self._wanted.overdue):
+                        yield self._job(row, progress, need)
 
     def _ordered(self) -> Iterator[ListedJob]:
         """Yield the jobs that need a person, then those that run or wait; a job can come twice."""
         for orphan in self.orphans.values():
-            if orphan.hindrance is not None and self._has_text(orphan.row):
-                yield self._job(orphan.row, self._ledger.last_progress(orphan.row.id), Need.STRANDED)
+            if orphan.hindrance is None:
+                continue
+            progress = self._ledger.last_progress(orphan.row.id)
+            if self._has_text(orphan.row, progress):
+                yield self._job(orphan.row, progress, Need.STRANDED)
         wanted, read = self._wanted, self._ledger.jobs
         for row, progress in read(replace(wanted.query(), late_by=OVERDUE, lost=None if wanted.overdue else CRASHES)):
             yield self._job(row, progress, self._need(row))
@@ -239,8 +246,9 @@ class Listing:
             for row, progress in read(replace(wanted.query(*_WAITING), snoozed=snoozed)):
                 yield self._job(row, progress)
 
-    def _has_text(self, row: Row) -> bool:
-        texts = (row.id.key, row.reason, row.error_class, row.error_text, row.cancel_reason or "")
+    def _has_text(self, row: Row, progress: Progress | None) -> bool:
+        note = progress.note if progress is not None else ""
+        texts = (row.id.key, row.reason, row.error_class, row.error_text, row.cancel_reason or "", note)
         return self._wanted.grep is None or any(self._wanted.grep.lower() in text.lower() for text in texts)
 
     def _job(self, row: Row, progress: Progress | None, need: Need | None = None) -> ListedJob:
