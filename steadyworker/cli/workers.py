@@ -9,11 +9,11 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
-from steadyworker.backends.waiting import RECENT, unexplained_consumers
+from steadyworker.backends.waiting import RECENT, unexplained_now
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen, span
 from steadyworker.cli.settings import open_ledger, settings
-from steadyworker.clock import SystemClock
+from steadyworker.clock import SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
@@ -72,12 +72,11 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
     with open_ledger(options) as ledger:
 
         def found() -> Sequence[WorkerNow]:
-            within = options.namespace
             listed = workers(ledger, SystemClock().wall(), every=every)
-            return [each for each in listed if within is None or any(n.startswith(f"{within}/") for n in each.names)]
+            return listed if options.namespace is None else of_namespace(ledger, listed, options.namespace)
 
         if watch and console.is_terminal:
-            _watch(found, ledger, console, verbose=verbose)
+            _watch(found, lambda: foreign(ledger, SystemClock().wall(), options.namespace), console, verbose=verbose)
             return
         listed, now = found(), SystemClock().wall()
         if as_json:
@@ -90,7 +89,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
             print_screen(console, lines_of(listed, console.width, now, verbose=verbose))
         else:
             padded(_COLUMNS, [cells(worker, now) for worker in listed])
-        for text in foreign(ledger, listed):
+        for text in foreign(ledger, now, options.namespace):
             click.echo(text, err=True)
 
 
@@ -210,12 +209,13 @@ def _errors(worker: WorkerNow) -> list[str]:
     return [finding.text for finding in report.findings if finding.level == "error"] if report else []
 
 
-def foreign(ledger: Ledger, listed: Sequence[WorkerNow]) -> Iterator[str]:
+def foreign(ledger: Ledger, now: float, namespace: str | None = None) -> Iterator[str]:
     """Yield a text for each queue with consumers at the broker that no worker process of this ledger explains."""
-    living = [worker.seen for worker in listed if worker.liveness is not Liveness.GONE]
+    owners = ledger.owners()
     for measured in ledger.facts.depths():
-        name = registered_name(measured.namespace, measured.queue)
-        if measured.age <= RECENT and (unexplained := unexplained_consumers(measured.depth, name, living)):
+        if measured.age > RECENT or namespace not in (None, measured.namespace):
+            continue
+        if unexplained := unexplained_now(ledger, measured, owners, now, Times()):
             count = count_text(unexplained, "consumer")
             yield (
                 f"{measured.queue}: {count} at the broker that no worker process of this ledger explains: "
@@ -223,11 +223,20 @@ def foreign(ledger: Ledger, listed: Sequence[WorkerNow]) -> Iterator[str]:
             )
 
 
-def _watch(found: Callable[[], Sequence[WorkerNow]], ledger: Ledger, console: Console, *, verbose: bool) -> None:
+def of_namespace(ledger: Ledger, listed: Sequence[WorkerNow], namespace: str) -> Sequence[WorkerNow]:
+    """Return the worker processes that consume a queue of this namespace."""
+    # A namespace can have slashes, so the beginning of a registered name does not show the namespace.
+    of = {registered_name(*pair): pair[0] for pair in ledger.bindings()}
+    return [each for each in listed if any(of.get(name) == namespace for name in each.names)]
+
+
+def _watch(
+    found: Callable[[], Sequence[WorkerNow]], others: Callable[[], Iterator[str]], console: Console, *, verbose: bool
+) -> None:
     def picture() -> Group:
         listed, now = found(), SystemClock().wall()
         lines = lines_of(listed, console.width, now, verbose=verbose) if listed else iter(())
-        texts = [Text(text) for text in foreign(ledger, listed)]
+        texts = [Text(text) for text in others()]
         return Group(*lines, *texts, Text("Ctrl-C ends only this view", style="dim", no_wrap=True))
 
     watched(picture)

@@ -223,12 +223,7 @@ class Listing:
 
     def _ordered(self) -> Iterator[ListedJob]:
         """Yield the jobs that need a person, then those that run or wait; a job can come twice."""
-        for orphan in self.orphans.values():
-            if orphan.hindrance is None:
-                continue
-            progress = self._ledger.last_progress(orphan.row.id)
-            if self._has_text(orphan.row, progress):
-                yield self._job(orphan.row, progress, Need.STRANDED)
+        yield from self._stranded()
         wanted, read = self._wanted, self._ledger.jobs
         for row, progress in read(replace(wanted.query(), late_by=OVERDUE, lost=None if wanted.overdue else CRASHES)):
             yield self._job(row, progress, self._need(row))
@@ -245,6 +240,13 @@ class Listing:
         for snoozed in (False, True):
             for row, progress in read(replace(wanted.query(*_WAITING), snoozed=snoozed)):
                 yield self._job(row, progress)
+
+    def _stranded(self) -> Iterator[ListedJob]:
+        for orphan in self.orphans.values():
+            if orphan.hindrance is not None:
+                progress = self._ledger.last_progress(orphan.row.id)
+                if self._has_text(orphan.row, progress):
+                    yield self._job(orphan.row, progress, Need.STRANDED)
 
     def _has_text(self, row: Row, progress: Progress | None) -> bool:
         note = progress.note if progress is not None else ""

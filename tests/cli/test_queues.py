@@ -12,6 +12,7 @@ from steadyworker.adapter import Adapter, Depth
 from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.backends.opening import open_ledger
 from steadyworker.cli.queues import _measure
+from steadyworker.config.resolve import load
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import OwnerReport, QueueReport
@@ -163,6 +164,18 @@ def test_a_worker_process_is_a_line_with_its_state(shell: Shell, ledger: Ledger)
     ]
     assert line.split()[:7] == ["host-1", "4711", "exports", "1/4", "running", "up", "up"]
     assert old.split()[:7] == ["old", "?", "exports", "0/?", "?", "?", "up"]
+
+
+def test_a_worker_process_that_has_stopped_is_no_unexplained_consumer(shell: Shell) -> None:
+    """The last depth that it measured can still count it as a consumer."""
+    assert shell("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1").code == 0
+    assert shell("run", "app:Exports", "--max-jobs", "1").code == 0
+    with closing(open_ledger(load({"state_dir": str(shell.state)}, {}, shell.folder))) as ledger:
+        assert ledger.owners() == []
+        ledger.facts.record_depth(namespace(ledger), "exports", Depth(0, 0, None, 0, 0, 1))
+    (queue,) = shell("queues", "--json").records
+    assert (queue["consumers"], queue["workers"], queue["unexplained_consumers"]) == (1, 0, 0)
+    assert "explains" not in shell("workers").err
 
 
 @pytest.mark.parametrize(
