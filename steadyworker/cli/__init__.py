@@ -31,6 +31,7 @@ from steadyworker.errors import (
     Unsettled,
 )
 from steadyworker.system.leaving import leave
+from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 
 NEGATIVE, USAGE, DATA, UNAVAILABLE, INTERNAL, OUTPUT, CONFIG, BROKEN_OFF = 1, 64, 65, 69, 70, 74, 78, 130
@@ -202,7 +203,8 @@ def _reported(error: Exception) -> click.exceptions.Exit:
 
 
 def _print_error(text: str) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
+    shown = "\n".join(printable(line) for line in text.split("\n"))
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {shown}", err=True)
 
 
 @contextmanager

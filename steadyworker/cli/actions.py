@@ -10,6 +10,7 @@ import click
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import Column, instant, json_line, table
 from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import ledger_key
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.facts import Action
@@ -67,7 +68,7 @@ def command(
         elif found:
             table(_COLUMNS, [_cells(action) for action in found])
         else:
-            click.echo(f"No matching actions in {ledger.url}.", err=True)
+            echo(f"No matching actions in {ledger.url}.", err=True)
 
 
 def _record(action: Action) -> dict[str, Any]:

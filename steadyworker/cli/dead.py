@@ -23,6 +23,7 @@ from steadyworker.cli.group import Group
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import Column, instant, json_line, span, table, tries, without_secrets
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import delay_option, queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
@@ -120,7 +121,7 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
     elif letters:
         table(_COLUMNS, [_cells(letter) for letter in letters])
     else:
-        click.echo(f"No dead letters of {target}.", err=True)
+        echo(f"No dead letters of {target}.", err=True)
 
 
 @command.command("show")
@@ -147,7 +148,10 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
             letter = queue.with_facts(found)
             checkpoint = row.checkpoint if (row := queue.row(letter)) else None
             if as_json:
-                json_line(_record(letter) | {"checkpoint": _json_or_text(checkpoint), "payload": _payload(letter)})
+                json_line(
+                    _record(letter)
+                    | {"checkpoint": without_secrets(_json_or_text(checkpoint)), "payload": _payload(letter)}
+                )
             else:
                 click.echo("\n" * bool(number) + "\n".join(_paragraph(letter, checkpoint)))
         _print_left_alone(queue)
@@ -196,7 +200,7 @@ def replay(
         else:
             how = "letter gone; replayed from the ledger" if gone else "replayed"
             when = f", due in {span(delay)}" if delay else ""
-            click.echo(f"{printable(replayed.letter.key)}: {how} as {replayed.key}, round {replayed.round}{when}")
+            echo(f"{replayed.letter.key}: {how} as {replayed.key}, round {replayed.round}{when}")
 
     _check_chosen(keys, choice, every=every, gone=gone)
     with _actions(target, options) as actions:
@@ -240,7 +244,7 @@ def drop(
         if as_json:
             json_line({"key": letter.key, "round": letter.round, "copies": letter.copies})
         else:
-            click.echo(f"{printable(letter.key)}: dropped")
+            echo(f"{letter.key}: dropped")
 
     _check_chosen(keys, choice, every=every, gone=gone)
     with _actions(target, options) as actions:
@@ -310,7 +314,7 @@ def _print_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None
     with suppress(LedgerUnavailable):
         for row in queue.parked(letters):
             text = f"{row.id.key} is dead, but its message is still in the work queue: {redact(row.reason)}"
-            click.echo(printable(text), err=True)
+            echo(text, err=True)
 
 
 def _gone(queue: DeadLetterQueue) -> list[DeadLetter]:
@@ -331,9 +335,9 @@ def _print_gone(queue: DeadLetterQueue, beyond: int = 0) -> None:
 def _print_left_alone(queue: DeadLetterQueue) -> None:
     """Print how many letters of other work queues are in the same dead-letter queue."""
     if queue.others:
-        each = ", ".join(f"{printable(name)} ({count})" for name, count in sorted(queue.others.items()))
+        each = ", ".join(f"{name} ({count})" for name, count in sorted(queue.others.items()))
         letters = f"{count_text(queue.others.total(), 'dead letter')} of other queues left alone: {each}."
-        click.echo(f"{letters} Name the Worker of such a queue to see them.", err=True)
+        echo(f"{letters} Name the Worker of such a queue to see them.", err=True)
 
 
 def _cells(letter: DeadLetter) -> list[str]:
@@ -374,7 +378,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
         "key": letter.key,
         "round": letter.round,
         "reason": redact(letter.reason),
-        "error_class": letter.error_class,
+        "error_class": redact(letter.error_class),
         "error": redact(letter.error),
         "attempts": letter.attempts,
         "crashes": letter.crashes,
@@ -406,7 +410,7 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
         "copies": str(letter.copies) if letter.copies > 1 else None,
         "payload": _payload_text(letter),
     }
-    yield f"{printable(letter.key)} (round {letter.round}) of {letter.queue}"
+    yield printable(f"{letter.key} (round {letter.round}) of {letter.queue}")
     yield from (f"  {name + ':':<15}{printable(text)}" for name, text in facts.items() if text)
 
 

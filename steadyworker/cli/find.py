@@ -6,12 +6,12 @@ import click
 
 from steadyworker.cli.output import FAR, instant, json_line
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import key_argument, queue_argument, worker_or_queue
 from steadyworker.client import READ_AT_MOST, Client, JobStatus, QueueSearch
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, NoLedger
 from steadyworker.outcome import JobState
-from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
@@ -60,8 +60,8 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, limi
     if as_json:
         json_line(_record(key, status, search))
     else:
-        click.echo(f"ledger: {problem or _recorded(status)}")
-        click.echo(f"queue:  {_searched(search)}")
+        echo(f"ledger: {problem or _recorded(status)}")
+        echo(f"queue:  {_searched(search)}")
     ctx.exit(int(status is None and search.found is None))
 
 
@@ -69,13 +69,13 @@ def _recorded(status: JobStatus | None) -> str:
     if status is None:
         return ""
     due = f", due at {_time(status.due_at)}" if status.due_at is not None else ""
-    reason = f"; {printable(redact(status.reason))}" if status.reason else ""
+    reason = f"; {redact(status.reason)}" if status.reason else ""
     return f"{status.state}{due}{reason}"
 
 
 def _searched(search: QueueSearch) -> str:
     if search.found is None:
-        stopped = printable(redact(search.stopped))
+        stopped = redact(search.stopped)
         if stopped and not search.messages_read:
             return f"Not searched. {stopped}"
         return f"{count_text(search.messages_read, 'message')} read, and this key is not among them. {stopped}".rstrip()

@@ -68,9 +68,9 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
         "note": redact(progress.note) if progress else "",
         "eta": time_left(progress, now) if row.state is State.RUNNING else None,
         "reason": redact(row.reason),
-        "error_class": row.error_class,
+        "error_class": redact(row.error_class),
         "error": redact(row.error_text),
-        "cancelled": row.cancel_reason,
+        "cancelled": None if row.cancel_reason is None else redact(row.cancel_reason),
         "conflicts": row.conflicts,
         "due_in": row.due_in,
         "late_by": row.late_by,
@@ -212,11 +212,15 @@ def _error(row: Row) -> str:
 
 def progress_text(progress: Progress | None) -> str:
     """Return a run's progress for people, such as `30% 3/10 pages`."""
-    if progress is None or progress.done is None:
-        return progress.note if progress else ""
+    if progress is None:
+        return ""
+    note = redact(progress.note)
+    if progress.done is None:
+        return note
     if not progress.total:
-        return f"{amount(progress.done)} {progress.note}".rstrip()
-    return f"{share(progress.done, progress.total)} {amount(progress.done)}/{amount(progress.total)} {progress.note}".rstrip()
+        return f"{amount(progress.done)} {note}".rstrip()
+    part = share(progress.done, progress.total)
+    return f"{part} {amount(progress.done)}/{amount(progress.total)} {note}".rstrip()
 
 
 def share(part: float, whole: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ _EXACT = 1e15  # a float of this size or more is no exact count
 _PADDING = 3  # characters between two columns on a terminal
 _GAP = 2  # characters between two columns of a screen
 _TEXT_SHARE = 0.28  # of a screen's width, which its last column has at least
+_UNPRINTABLE = re.compile(r"[^ -~]+")
 _EMPTY = ("", "–")
 
 
@@ -59,12 +61,13 @@ def json_line(value: Any) -> None:
     """
     Print a JSON value on one line of standard output.
 
-    A lone surrogate in a text (from a file's name that is not UTF-8) is printed as its JSON escape.
+    A character that is not printable, and a lone surrogate (from a file's name that is not UTF-8), are printed as their JSON escapes.
     """
     try:
-        click.echo(msgspec.json.encode(value).decode())
+        line = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
-        click.echo(json.dumps(msgspec.to_builtins(value)))
+        line = json.dumps(msgspec.to_builtins(value))
+    click.echo(line if line.isprintable() else _UNPRINTABLE.sub(lambda run: json.dumps(run[0])[1:-1], line))
 
 
 def without_secrets(value: Any) -> Any:

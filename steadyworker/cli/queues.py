@@ -21,6 +21,7 @@ from steadyworker.cli.completion import complete_target
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, amount, clock_time, instant, json_line, padded, print_screen, screen, span
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
@@ -211,13 +212,14 @@ def as_record(queue: QueueNow) -> dict[str, Any]:
         "namespace": queue.namespace,
         "queue": queue.queue,
         **depth,
+        "why": {number: redact(reason) for number, reason in queue.depth.why.items()},
         "next_due": instant(queue.depth.next_due),
         "running": queue.running,
         "workers": queue.workers,
         "unexplained_consumers": queue.unexplained,
         "paused_by": pause.who if pause else None,
         "paused_at": instant(pause.at) if pause else None,
-        "pause_reason": pause.reason if pause else None,
+        "pause_reason": redact(pause.reason) if pause else None,
     }
 
 
@@ -280,7 +282,7 @@ def _alert(queues: Sequence[QueueNow], limits: AlertLimits) -> int:
     code = 0
     for queue in queues:
         for exceeded, text in alerts(queue, limits):
-            click.echo(printable(redact(text)), err=True)
+            echo(redact(text), err=True)
             code = EXCEEDED if exceeded else code or UNKNOWN
     return code
 

@@ -12,13 +12,13 @@ from steadyworker.backends.connections import job_queue
 from steadyworker.cli.output import json_line
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.story_lines import story_lines, story_record
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import key_argument, queue_argument, worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.listing import Listing, Wanted
 from steadyworker.ledger.story import story
-from steadyworker.text.plain_text import printable
 
 _UNWRAPPED = sys.maxsize
 
@@ -47,8 +47,8 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, verb
     queue = job_queue(worker_or_queue(target), options).name
     with open_ledger(options) as ledger:
         if not print_story(ledger, Wanted(options.namespace, queue, (key,)), verbose=verbose, as_json=as_json):
-            click.echo(
-                f"{printable(key)} is not in {ledger.url}: no worker has received it, or its time there is over; "
+            echo(
+                f"{key} is not in {ledger.url}: no worker has received it, or its time there is over; "
                 f"`steadyworker find {shlex.quote(target)} {shlex.quote(key)}` searches the queue.",
                 err=True,
             )

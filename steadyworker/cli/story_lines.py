@@ -46,7 +46,9 @@ def story_record(job: ListedJob, entries: Sequence[StoryEntry], now: float) -> d
 
 def _entry_record(entry: StoryEntry) -> dict[str, Any]:
     fact = entry.attempt or entry.event or entry.action
-    details: dict[str, Any] = msgspec.to_builtins(fact)
+    details: dict[str, Any] = {
+        name: redact(value) if isinstance(value, str) else value for name, value in msgspec.to_builtins(fact).items()
+    }
     times: dict[str, Any] = {
         name: instant(details[name]) for name in ("at", "started_at", "ended_at") if name in details
     }

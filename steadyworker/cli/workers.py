@@ -13,12 +13,15 @@ from steadyworker.backends.waiting import RECENT, unexplained_now
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen, span
 from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.cli.streams import echo
 from steadyworker.clock import SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Liveness
+from steadyworker.text.plain_text import printable
+from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 _COLUMNS = (
@@ -90,7 +93,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
         else:
             padded(_COLUMNS, [cells(worker, now) for worker in listed])
         for text in foreign(ledger, now, options.namespace):
-            click.echo(text, err=True)
+            echo(text, err=True)
 
 
 def as_record(worker: WorkerNow) -> dict[str, Any]:
@@ -106,7 +109,7 @@ def as_record(worker: WorkerNow) -> dict[str, Any]:
         "stage": report.stage if report else None,
         "renewed_ago": seen.seen_ago,
         "ready": report.ready if report else None,
-        "not_ready": list(report.not_ready) if report else None,
+        "not_ready": [redact(text) for text in report.not_ready] if report else None,
         "queues": {
             name: {
                 "slots": queue.slots,
@@ -123,7 +126,7 @@ def as_record(worker: WorkerNow) -> dict[str, Any]:
         "troubles": [trouble.value for trouble in worker.troubles],
         "stuck": list(worker.stuck),
         "deaths": worker.deaths,
-        "findings": [{"id": each.id, "level": each.level, "text": each.text} for each in report.findings]
+        "findings": [{"id": each.id, "level": each.level, "text": redact(each.text)} for each in report.findings]
         if report
         else None,
     }
@@ -175,7 +178,7 @@ def why(worker: WorkerNow) -> str:
     queues = report.queues.items() if report is not None and worker.liveness is not Liveness.GONE else ()
     if paused := ", ".join(name.rpartition("/")[2] for name, queue in queues if queue.paused):
         texts.append(f"paused: {paused}")
-    return "; ".join(dict.fromkeys(texts))
+    return redact("; ".join(dict.fromkeys(texts)))
 
 
 def _texts(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
@@ -236,7 +239,7 @@ def _watch(
     def picture() -> Group:
         listed, now = found(), SystemClock().wall()
         lines = lines_of(listed, console.width, now, verbose=verbose) if listed else iter(())
-        texts = [Text(text) for text in others()]
+        texts = [Text(printable(text)) for text in others()]
         return Group(*lines, *texts, Text("Ctrl-C ends only this view", style="dim", no_wrap=True))
 
     watched(picture)
