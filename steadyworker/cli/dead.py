@@ -25,6 +25,7 @@ from steadyworker.cli.output import Column, instant, json_line, span, table, tri
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import delay_option, queue_argument, worker_or_queue
+from steadyworker.cli.unknown import check_known
 from steadyworker.config.resolve import Options
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
 from steadyworker.runner.letters import DeadLetter, unshown_text
@@ -263,8 +264,10 @@ def _actions(target: str, options: Options) -> Iterator[LetterActions]:
 
 @contextmanager
 def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
-    with _actions(target, options) as actions:
-        yield actions.opened()
+    queue = job_queue(worker_or_queue(target), options)
+    with Connections(options) as links:
+        check_known(links, queue)
+        yield LetterActions(links, queue).opened()
 
 
 def _check_chosen(keys: Sequence[str], choice: LetterChoice, *, every: bool, gone: bool) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import click
 
+from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.output import FAR, instant, json_line
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import key_argument, queue_argument, worker_or_queue
+from steadyworker.cli.unknown import check_known
 from steadyworker.client import READ_AT_MOST, Client, JobStatus, QueueSearch
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, NoLedger
 from steadyworker.outcome import JobState
+from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
+from steadyworker.worker import Worker
 
 _NOT_IN_LEDGER = (JobState.QUEUED, JobState.DELAYED, JobState.UNKNOWN)
 
@@ -46,13 +53,16 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, limi
     RabbitMQ cannot show a message without delivering it, so there the command prints only the ledger's record.
     A message that a worker process holds is in the ledger.
     Exit code 1 means that the command has found neither a record nor a message; the text names what it has not searched.
+    It also means that neither the broker nor the ledger has this queue.
     """
     to = worker_or_queue(target)
     with Client.configured(options) as client:
         search = client.find(to, key, limit)
+        status: JobStatus | None
         try:
-            status: JobStatus | None = client.status(to, key)
-            problem = ""
+            if search.found is None and not search.messages_read:
+                _check(options, to)
+            status, problem = client.status(to, key), ""
         except (BrokerUnavailable, NoLedger) as error:
             status, problem = None, redact(str(error))
     if status is not None and status.state in _NOT_IN_LEDGER:
@@ -65,6 +75,12 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, limi
     ctx.exit(int(status is None and search.found is None))
 
 
+def _check(options: Options, to: type[Worker[Any, Any]] | str) -> None:
+    """Raise UnknownQueue or NoLedger as `check_known` does; the ledger's record can be found without the broker."""
+    with Connections(options) as links, suppress(BrokerUnavailable):
+        check_known(links, job_queue(to, options))
+
+
 def _recorded(status: JobStatus | None) -> str:
     if status is None:
         return ""
@@ -75,7 +91,7 @@ def _recorded(status: JobStatus | None) -> str:
 
 def _searched(search: QueueSearch) -> str:
     if search.found is None:
-        stopped = redact(search.stopped)
+        stopped = printable(redact(search.stopped))
         if stopped and not search.messages_read:
             return f"Not searched. {stopped}"
         return f"{count_text(search.messages_read, 'message')} read, and this key is not among them. {stopped}".rstrip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from steadyworker.cli.output import Column, amount, clock_time, instant, json_li
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import worker_or_queue
+from steadyworker.cli.unknown import names, no_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, ConfigError, NoLedger
@@ -175,7 +175,7 @@ def _measure(links: Connections, options: Options, named: dict[str, JobQueue]) -
             there = adapter.exists()  # asked first, because to ask for the identity can create a broker that is a file
             if not namespace:
                 typo = not there and isinstance(wanted.opened_as, str)
-                return Depth.unknown(_no_queue(links, queue)) if typo else adapter.depth()
+                return Depth.unknown(no_queue(queue, names(links))) if typo else adapter.depth()
             if not there or namespace not in (options.namespace, adapter.identity()):
                 return Depth.unknown(_OTHER_BROKER)
             if namespace == options.namespace:
@@ -189,15 +189,6 @@ def _measure(links: Connections, options: Options, named: dict[str, JobQueue]) -
             return Depth.unknown(plain_text(error))
 
     return measure
-
-
-def _no_queue(links: Connections, queue: str) -> str:
-    try:
-        near = difflib.get_close_matches(queue, {name for _, name in links.ledger().bindings()})
-    except NoLedger:
-        near = []
-    remedy = f"did you mean {' or '.join(near)}?" if near else "correct the name, or name the Worker"
-    return f"neither the broker nor the ledger has a queue of this name: {remedy}"
 
 
 def as_record(queue: QueueNow) -> dict[str, Any]:

@@ -179,15 +179,33 @@ def test_a_worker_process_that_has_stopped_is_no_unexplained_consumer(shell: She
 
 
 @pytest.mark.parametrize(
-    "verb", [["jobs"], ["queues"], ["workers"], ["show", "exports", "k-1"], ["queues", "app:Exports"]]
+    "verb",
+    [
+        ["jobs"],
+        ["jobs", "app:Exports", "k-1", "k-2"],
+        ["queues"],
+        ["queues", "app:Exports"],
+        ["workers"],
+        ["actions"],
+        *(
+            [*verb, queue, *key]
+            for verb, key in ((["show"], ["k-1"]), (["find"], ["k-1"]), (["dead", "list"], []), (["dead", "show"], []))
+            for queue in ("exports", "app:Exports")
+        ),
+    ],
+    ids=" ".join,
 )
 def test_no_listing_verb_creates_a_file(shell: Shell, verb: list[str]) -> None:
     before = files(shell.folder)
-    shell(*verb)
+    assert "Traceback" not in shell(*verb).err
     assert files(shell.folder) == before
 
 
-@pytest.mark.parametrize("verb", [["jobs"], ["queues"], ["workers"], ["show", "exports", "k-1"]])
+@pytest.mark.parametrize(
+    "verb",
+    [["jobs"], ["queues"], ["workers"], ["show", "exports", "k-1"], ["actions"], ["find", "exports", "k-1"]],
+    ids=" ".join,
+)
 def test_no_listing_verb_creates_a_file_beside_a_ledger(shell: Shell, ledger: Ledger, verb: list[str]) -> None:
     before = files(shell.folder)
     assert shell(*verb).code == 0
