@@ -21,7 +21,7 @@ from steadyworker.cli.confirm import confirm, finish, is_terminal
 from steadyworker.cli.flags import Function
 from steadyworker.cli.group import Group
 from steadyworker.cli.moment import moment
-from steadyworker.cli.output import Column, instant, json_line, span, table, tries, without_secrets
+from steadyworker.cli.output import Column, instant, json_line, json_or_text, span, table, tries, without_secrets
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import delay_option, queue_argument, worker_or_queue
@@ -151,7 +151,7 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
             if as_json:
                 json_line(
                     _record(letter)
-                    | {"checkpoint": without_secrets(_json_or_text(checkpoint)), "payload": _payload(letter)}
+                    | {"checkpoint": without_secrets(json_or_text(checkpoint)), "payload": _payload(letter)}
                 )
             else:
                 click.echo("\n" * bool(number) + "\n".join(_paragraph(letter, checkpoint)))
@@ -419,7 +419,7 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
 
 def _payload(letter: DeadLetter) -> Any:
     """Return the payload for `--json`: JSON data if the payload is short JSON, otherwise the text that people see."""
-    value = _json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
+    value = json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
     return _payload_text(letter) if value is None or isinstance(value, str) else without_secrets(value)
 
 
@@ -428,16 +428,7 @@ def _payload_text(letter: DeadLetter) -> str:
         return f"unshown: {letter.unshown}"
     if not letter.whole:
         return f"left out by the broker's adapter ({count_text(letter.size, 'byte')})"
-    value = _json_or_text(letter.body)
+    value = json_or_text(letter.body)
     text = value if isinstance(value, str) else msgspec.json.encode(without_secrets(value)).decode()
     text = redact(text)
     return text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}… ({count_text(letter.size, 'byte')})"
-
-
-def _json_or_text(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return data.decode(errors="backslashreplace")

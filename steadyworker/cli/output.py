@@ -79,6 +79,16 @@ def without_secrets(value: Any) -> Any:
     return redact(value) if isinstance(value, str) else value
 
 
+def json_or_text(data: bytes | None) -> Any:
+    """Return the data of a JSON text, or the text itself if it is no JSON; None for None."""
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return data.decode(errors="backslashreplace")
+
+
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """
     Print rows under their titles.

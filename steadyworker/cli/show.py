@@ -32,13 +32,18 @@ Examples:
 )
 @queue_argument
 @key_argument
-@click.option("-v", "--verbose", is_flag=True, help="Print the traceback of each run, not only the last.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Print the traceback of each run, not only the last, and a long result as a whole.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @settings("ledger", "namespace", "state_dir")
 @click.pass_context
 def command(ctx: click.Context, options: Options, *, target: str, key: str, verbose: bool, as_json: bool) -> None:
     """
-    Show the story of one job: its state, what it needs, its runs, and what people did.
+    Show the story of one job: its state, what it needs, its result, its runs, and what people did.
 
     The worker process records each run, and for a day the events of its connection.
     The last 20 runs of each round are kept as long as the job.
@@ -69,9 +74,10 @@ def print_story(ledger: Ledger, wanted: Wanted, *, verbose: bool, as_json: bool)
             click.echo()
         found = True
         entries = story(ledger, id.namespace, id.queue, id.key)
+        result = ledger.facts.result(id)
         if as_json:
-            json_line(story_record(job, entries, now))
+            json_line(story_record(job, entries, now, result))
         else:
-            for line in story_lines(job, entries, now, width, verbose=verbose):
+            for line in story_lines(job, entries, now, width, result, verbose=verbose):
                 click.echo(line)
     return found
