@@ -22,10 +22,12 @@ from steadyworker.cli.flags import Function
 from steadyworker.cli.group import Group
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import Column, instant, json_line, json_or_text, span, table, tries, without_secrets
+from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import delay_option, queue_argument, worker_or_queue
 from steadyworker.cli.unknown import check_known
+from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
 from steadyworker.runner.letters import DeadLetter, unshown_text
@@ -264,10 +266,14 @@ def _actions(target: str, options: Options) -> Iterator[LetterActions]:
 
 @contextmanager
 def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
+    """Open the dead-letter queue for a verb that only reads; at the end, print whether the work queue is paused."""
     queue = job_queue(worker_or_queue(target), options)
     with Connections(options) as links:
         check_known(links, queue)
         yield LetterActions(links, queue).opened()
+        with suppress(LedgerUnavailable):
+            for text in pause_texts(links.ledger(), SystemClock().wall(), links.namespace(queue), queue.name):
+                echo(text, err=True)
 
 
 def _check_chosen(keys: Sequence[str], choice: LetterChoice, *, every: bool, gone: bool) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from steadyworker.cli.output import Column, ago, amount, clock_time, instant, screen, span
 from steadyworker.ledger.base import Orphan, Progress, Row, State
+from steadyworker.ledger.facts import Pause
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import OVERDUE, advice
 from steadyworker.text.redaction import redact
@@ -51,7 +52,7 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
 
     Instants are ISO 8601 in UTC, durations are seconds.
     """
-    row, progress, orphan, owner = job.row, job.progress, job.orphan, job.owner
+    row, progress, orphan, owner, pause = job.row, job.progress, job.orphan, job.owner, job.pause
     return {
         "namespace": row.id.namespace,
         "queue": row.id.queue,
@@ -74,6 +75,9 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
         "conflicts": row.conflicts,
         "due_in": row.due_in,
         "late_by": row.late_by,
+        "paused_by": pause.who if pause else None,
+        "paused_at": instant(pause.at) if pause else None,
+        "pause_reason": redact(pause.reason) if pause else None,
         "message_missing_for": orphan.unseen_for if orphan else None,
         "hindrance": orphan.hindrance.value if orphan and orphan.hindrance else None,
         "fence": row.fence,
@@ -154,7 +158,7 @@ def why(job: ListedJob, now: float) -> str:
         if number
     )
     parts = [
-        _owner_text(job.owner) if job.owner is not None else "",
+        _owner_text(job.owner, job.pause) if job.owner is not None else "",
         f"about {span(left)} left" if left is not None and _goes_on(job) else "",
         counts if job.need is Need.CRASHING else "",
         "no progress for half an hour" if job.need is Need.STUCK else "",
@@ -175,7 +179,7 @@ def _goes_on(job: ListedJob) -> bool:
     return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
 
 
-def _owner_text(owner: OwnerNow) -> str:
+def _owner_text(owner: OwnerNow, pause: Pause | None) -> str:
     match owner.liveness:
         case Liveness.ALIVE if not owner.connected:
             return "its worker has no connection to the broker; it goes on"
@@ -184,6 +188,8 @@ def _owner_text(owner: OwnerNow) -> str:
         case Liveness.SILENT:
             free = f"another may take the job over in {span(owner.free_within)}"
             return f"no renewal for {span(owner.silent_for)}: frozen, or cut off from the ledger; {free}"
+        case Liveness.GONE if not owner.heirs and pause is not None:
+            return f"its queue is paused: another worker takes it over after `steadyworker resume {shlex.quote(pause.queue)}`"
         case Liveness.GONE if not owner.heirs:
             return "no worker consumes this queue: start one with `steadyworker run`"
         case Liveness.GONE:

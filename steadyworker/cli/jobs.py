@@ -16,14 +16,17 @@ from steadyworker.cli.completion import complete_target
 from steadyworker.cli.job_lines import COLUMNS, as_record, cells, lines_of
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import json_line, padded, print_screen
+from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.show import print_story
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import keys_argument, worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.listing import STATES, ListedJob, Listing, Wanted
 from steadyworker.outcome import JobState
+from steadyworker.text.plain_text import printable
 
 _REFRESH = 2.0
 _MOST = 1 << 31
@@ -149,6 +152,8 @@ def _print(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
         padded(COLUMNS, [cells(job, now) for job in shown])
     if footer := _footer(len(shown), jobs):
         click.echo(footer, err=True)
+    for text in pause_texts(ledger, now, wanted.namespace, wanted.queue):
+        echo(text, err=True)
 
 
 def _footer(shown: int, rest: Iterator[ListedJob]) -> str:
@@ -173,7 +178,8 @@ def _watch(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
         shown = list(islice(jobs, min(limit or _MOST, max(1, console.height - 3))))
         lines = lines_of(shown, console.width, now, verbose=verbose, bar=True) if shown else iter(())
         footer = _footer(len(shown), jobs) or f"all jobs in {ledger.url}"
-        return Group(*lines, Text(f"{footer}; Ctrl-C ends only this view", style="dim", no_wrap=True))
+        paused = [Text(printable(text)) for text in pause_texts(ledger, now, wanted.namespace, wanted.queue)]
+        return Group(*lines, *paused, Text(f"{footer}; Ctrl-C ends only this view", style="dim", no_wrap=True))
 
     watched(picture)
 

@@ -19,6 +19,7 @@ from steadyworker.backends.waiting import QueueNow, queues_now
 from steadyworker.cli.completion import complete_target
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, amount, clock_time, instant, json_line, padded, print_screen, screen, span
+from steadyworker.cli.paused import pause_parts
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import worker_or_queue
@@ -255,9 +256,7 @@ def why(queue: QueueNow, now: float) -> str:
     for number, reason in depth.why.items():
         unknown.setdefault(reason, []).append(number.replace("_", " "))
     parts = [
-        f"paused by {queue.pause.who} {span(now - queue.pause.at)} ago" if queue.pause else "",
-        queue.pause.reason if queue.pause else "",
-        f"`steadyworker resume {name}` ends the pause" if queue.pause else "",
+        *(pause_parts(queue.pause, now) if queue.pause else ()),
         "no worker consumes it: start one with `steadyworker run`" if waits else "",
         f"{count_text(queue.unexplained, 'consumer')} that no worker of this ledger explains"
         if queue.unexplained

@@ -12,6 +12,7 @@ from rich.text import Text
 from steadyworker.backends.waiting import RECENT, unexplained_now
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen, span
+from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.streams import echo
 from steadyworker.clock import SystemClock, Times
@@ -67,7 +68,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
     List the worker processes, those that need a person first.
 
     WHY has what a worker process needs, and the command that helps.
-    Below are the consumers at the broker that no worker process of this ledger explains.
+    Below are the paused queues, and the consumers at the broker that no worker process of this ledger explains.
     """
     if watch and as_json:
         raise click.UsageError("Expected --watch or --json, got both: run `workers --json` as often as you need it.")
@@ -79,7 +80,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
             return listed if options.namespace is None else of_namespace(ledger, listed, options.namespace)
 
         if watch and console.is_terminal:
-            _watch(found, lambda: foreign(ledger, SystemClock().wall(), options.namespace), console, verbose=verbose)
+            _watch(found, lambda: notes(ledger, SystemClock().wall(), options.namespace), console, verbose=verbose)
             return
         listed, now = found(), SystemClock().wall()
         if as_json:
@@ -92,7 +93,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
             print_screen(console, lines_of(listed, console.width, now, verbose=verbose))
         else:
             padded(_COLUMNS, [cells(worker, now) for worker in listed])
-        for text in foreign(ledger, now, options.namespace):
+        for text in notes(ledger, now, options.namespace):
             echo(text, err=True)
 
 
@@ -212,6 +213,12 @@ def _errors(worker: WorkerNow) -> list[str]:
     return [finding.text for finding in report.findings if finding.level == "error"] if report else []
 
 
+def notes(ledger: Ledger, now: float, namespace: str | None = None) -> Iterator[str]:
+    """Yield the texts below the table: each paused queue, and each queue with consumers that no worker process explains."""
+    yield from pause_texts(ledger, now, namespace)
+    yield from foreign(ledger, now, namespace)
+
+
 def foreign(ledger: Ledger, now: float, namespace: str | None = None) -> Iterator[str]:
     """Yield a text for each queue with consumers at the broker that no worker process of this ledger explains."""
     owners = ledger.owners()
@@ -234,12 +241,12 @@ def of_namespace(ledger: Ledger, listed: Sequence[WorkerNow], namespace: str) ->
 
 
 def _watch(
-    found: Callable[[], Sequence[WorkerNow]], others: Callable[[], Iterator[str]], console: Console, *, verbose: bool
+    found: Callable[[], Sequence[WorkerNow]], below: Callable[[], Iterator[str]], console: Console, *, verbose: bool
 ) -> None:
     def picture() -> Group:
         listed, now = found(), SystemClock().wall()
         lines = lines_of(listed, console.width, now, verbose=verbose) if listed else iter(())
-        texts = [Text(printable(text)) for text in others()]
+        texts = [Text(printable(text)) for text in below()]
         return Group(*lines, *texts, Text("Ctrl-C ends only this view", style="dim", no_wrap=True))
 
     watched(picture)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import JobFilter, JobId, Ledger, Orphan, OwnerSeen, Progress, Row, State
-from steadyworker.ledger.facts import QueueReport
+from steadyworker.ledger.facts import Pause, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.lost import OVERDUE, lost
 from steadyworker.ledger.retention import DAY
@@ -91,7 +91,7 @@ class Need(StrEnum):
 
     STRANDED: Its message is lost, and no worker process starts it by itself.
     OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
-    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
+    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue, which is not paused.
     CRASHING: Its process crashed, or its worker process was lost, `CRASHES` times or more.
     STUCK: Its worker process lives, but the run has reported no progress for `STUCK_AFTER` seconds; it did so earlier.
     DEAD: It failed for good within the last day.
@@ -106,13 +106,23 @@ class Need(StrEnum):
 
 
 class ListedJob(Struct, frozen=True):
-    """A job of a listing: its row, its last progress, its `Orphan` if its message is late, its worker process, and its need."""
+    """
+    A job of a listing.
+
+    Attributes:
+        row, progress: Its row, and its last progress.
+        orphan: The facts about its message, if the message is late.
+        owner: Its worker process.
+        need: Why it needs a person.
+        pause: The pause of its queue.
+    """
 
     row: Row
     progress: Progress | None = None
     orphan: Orphan | None = None
     owner: OwnerNow | None = None
     need: Need | None = None
+    pause: Pause | None = None
 
 
 class Wanted(Struct, frozen=True):
@@ -176,6 +186,7 @@ class Listing:
         self._now = now
         self._times = times or Times()
         self._owners = {each.owner: each for each in ledger.owners()}
+        self._pauses = {(each.namespace, each.queue): each for each in ledger.facts.pauses()}
         self._bindings = [
             (namespace, queue)
             for namespace, queue in ledger.bindings()
@@ -255,13 +266,14 @@ class Listing:
 
     def _job(self, row: Row, progress: Progress | None, need: Need | None = None) -> ListedJob:
         owner = owner_now(row, self._owners, self._times)
+        pause = self._pauses.get((row.id.namespace, row.id.queue))
         if need is None and owner is not None and row.state is State.RUNNING:
-            if owner.liveness is Liveness.GONE and not owner.heirs:
+            if owner.liveness is Liveness.GONE and not owner.heirs and pause is None:
                 need = Need.NO_WORKER
             # A sample from before the start belongs to an earlier run.
             elif progress is not None and (row.started_at or 0.0) <= progress.at < self._now - STUCK_AFTER:
                 need = Need.STUCK
-        return ListedJob(row, progress, self.orphans.get(row.id), owner, need)
+        return ListedJob(row, progress, self.orphans.get(row.id), owner, need, pause)
 
     def _need(self, row: Row) -> Need | None:
         """Return the need of a row that is the last round of its key."""

@@ -291,3 +291,14 @@ def test_only_living_owners_that_consume_the_queue_are_heirs() -> None:
     owner = owner_now(ROW, owners, TIMES)
     assert owner is not None
     assert owner.heirs == 1
+
+
+def test_a_job_of_a_lost_worker_process_waits_for_the_end_of_a_pause(night: Night) -> None:
+    """A paused worker process takes no job over, so nobody has to start another one."""
+    night.dead |= {"alive", "silent"}
+    night.ledger.facts.pause("shop", "exports", "ann@desk", "the bank is closed")
+    first, *_ = night.jobs(Wanted(states=frozenset((JobState.RUNNING,))))
+    assert (first.need, first.pause) == (None, night.ledger.facts.pauses()[0])
+    text = "its queue is paused: another worker takes it over after `steadyworker resume exports`"
+    assert text in shown(night, 300)
+    assert "start one with" not in shown(night, 300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -237,3 +238,34 @@ def test_the_own_options_of_a_verb_come_first_in_its_help(shell: Shell, verb: st
     last_own = own.get(verb) or {"cancel": "--reason", "check": "--json", "run": "--inline"}[verb]
     shared = min(names.index(name) for name in ("--broker", "--ledger") if name in names)
     assert names.index(last_own) < shared
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["jobs"],
+        ["jobs", "exports"],
+        ["jobs", "exports", "k-1"],
+        ["show", "exports", "k-1"],
+        ["workers"],
+        ["queues"],
+        ["dead", "list", "exports"],
+        ["dead", "show", "exports"],
+    ],
+    ids=" ".join,
+)
+def test_each_screen_names_a_pause_with_person_time_and_remedy(shell: Shell, ledger: Ledger, verb: list[str]) -> None:
+    ledger.facts.pause("elsewhere", "refunds", "bob@desk", "a test")
+    ledger.facts.pause(namespace(ledger), "exports", "ann@desk", "the bank is closed")
+    done = shell(*verb)
+    shown = done.out + done.err
+    assert re.search(r"paused by ann@desk \d s ago; the bank is closed; `steadyworker resume exports` ends", shown)
+    assert ("bob@desk" in shown) is (verb in (["jobs"], ["workers"]))
+
+
+def test_the_record_of_a_job_has_the_pause_of_its_queue(shell: Shell, ledger: Ledger) -> None:
+    ledger.facts.pause(namespace(ledger), "exports", "ann@desk", "the bank is closed")
+    for verb in (["jobs", "--json"], ["show", "exports", "k-1", "--json"]):
+        (job,) = shell(*verb).records
+        assert (job["paused_by"], job["pause_reason"]) == ("ann@desk", "the bank is closed")
+        assert job["paused_at"].endswith("Z")
