@@ -8,6 +8,7 @@ Other packages add verbs by their entry points (`other_verbs.py`).
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,9 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (143, "Only run: a job had to be killed, or a second signal came."),
 )
 """All exit codes of all commands, with their meanings; the codes from 64 to 78 come from sysexits.h."""
+
+_COMPLETION = "_STEADYWORKER_COMPLETE"
+"""The variable with which a shell asks for a completion."""
 
 _VERBS = {
     "run": "Run Workers until a signal stops them.",
@@ -151,7 +155,7 @@ class _Verbs(Group):
 
     @override
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command, and end the process with the exit code of the command."""
+        """Run a command, and end the process with the exit code of the command; a completion that fails offers nothing."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except click.ClickException as error:
@@ -237,3 +241,7 @@ def main() -> None:
         verbs(prog_name="steadyworker")
     except SystemExit as end:
         leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    except Exception:
+        if _COMPLETION not in os.environ:
+            raise
+        leave(0)  # a completion that fails offers nothing, and prints no traceback into the command line
