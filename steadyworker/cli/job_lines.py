@@ -147,16 +147,10 @@ def state_text(job: ListedJob) -> str:
 def why(job: ListedJob, now: float) -> str:
     """Return the text of the column WHY: the time left, the cause of the job's state, a wait or delay, the last error, and the remedy."""
     row, orphan = job.row, job.orphan
+    if row.state is State.DONE and not (row.reason or row.error_class or row.conflicts or row.cancel_reason):
+        return _losses(row)  # a long listing has almost only such jobs
     left = time_left(job.progress, now) if row.state is State.RUNNING else None
-    crashes, losses = row.counters.crashes, row.counters.losses
-    counts = ", ".join(
-        text
-        for number, text in (
-            (crashes, count_text(crashes, "crash", "crashes")),
-            (losses, count_text(losses, "loss", "losses")),
-        )
-        if number
-    )
+    counts = _losses(row)
     parts = [
         _owner_text(job.owner, job.pause) if job.owner is not None else "",
         f"about {span(left)} left" if left is not None and _goes_on(job) else "",
@@ -173,6 +167,13 @@ def why(job: ListedJob, now: float) -> str:
         _remedy(job, orphan),
     ]
     return redact("; ".join(dict.fromkeys(part for part in parts if part)))
+
+
+def _losses(row: Row) -> str:
+    """Return the number of crashes and of losses; an empty text if there are none."""
+    crashes = count_text(row.counters.crashes, "crash", "crashes") if row.counters.crashes else ""
+    losses = count_text(row.counters.losses, "loss", "losses") if row.counters.losses else ""
+    return ", ".join(filter(None, (crashes, losses)))
 
 
 def _goes_on(job: ListedJob) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 import click
 from rich.console import Console, Group
@@ -15,7 +15,7 @@ from steadyworker.backends.connections import job_queue
 from steadyworker.cli.completion import complete_target
 from steadyworker.cli.job_lines import COLUMNS, as_record, cells, lines_of
 from steadyworker.cli.moment import moment
-from steadyworker.cli.output import json_line, padded, print_screen
+from steadyworker.cli.output import json_lines, padded, print_screen
 from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.show import print_story
@@ -129,8 +129,8 @@ def command(
         console = Console()
         if as_json:
             now = SystemClock().wall()
-            for job in islice(Listing(ledger, wanted, now).jobs(), limit or None):
-                json_line(as_record(job, now))
+            listed = islice(Listing(ledger, wanted, now).jobs(), limit or None)
+            json_lines(as_record(job, now) for job in listed)
         elif wanted.keys is not None and len(wanted.keys) == 1:
             if not print_story(ledger, wanted, verbose=verbose, as_json=False):
                 click.echo(f"No matching jobs in {ledger.url}.", err=True)
@@ -143,14 +143,14 @@ def command(
 def _print(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verbose: bool) -> None:
     now = SystemClock().wall()
     jobs = Listing(ledger, wanted, now).jobs()
-    shown = list(islice(jobs, limit or None))
-    if not shown:
+    first = list(islice(jobs, limit or (None if console.is_terminal else 1)))
+    if not first:
         click.echo(f"No matching jobs in {ledger.url}.", err=True)
     elif console.is_terminal:
-        print_screen(console, lines_of(shown, console.width, now, verbose=verbose))
+        print_screen(console, lines_of(first, console.width, now, verbose=verbose))
     else:
-        padded(COLUMNS, [cells(job, now) for job in shown])
-    if footer := _footer(len(shown), jobs):
+        padded(COLUMNS, (cells(job, now) for job in (first if limit else chain(first, jobs))))
+    if footer := _footer(len(first), jobs):
         click.echo(footer, err=True)
     for text in pause_texts(ledger, now, wanted.namespace, wanted.queue):
         echo(text, err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -126,7 +127,7 @@ def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
 def _moment(at: float) -> str:
     """Return a wall-clock time in the local time zone, always in 15 characters: `26 Nov 03:12:05`."""
     shown = local_time(at)
-    text = (FAR if at > 0 else "–") if shown is None else f"{shown:%d %b %H:%M:%S}"
+    text = (FAR if at > 0 else "–") if shown is None else time.strftime("%d %b %H:%M:%S", shown)
     return text.ljust(15)
 
 

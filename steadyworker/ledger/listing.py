@@ -148,12 +148,16 @@ class Wanted(Struct, frozen=True):
 
     def fits(self, row: Row) -> bool:
         """Return whether a row has one of the wanted states, and its last event is not too old."""
-        at = next(at for at in (row.ended_at, row.started_at, row.created_at) if at is not None)
-        if self.states is None:
-            named = self.keys is not None or row.job_state is not JobState.CANCEL_WAITING
-        else:
-            named = row.job_state in self.states
-        return named and (self.since is None or at >= self.since)
+        if self.since is not None:
+            at = next(at for at in (row.ended_at, row.started_at, row.created_at) if at is not None)
+            if at < self.since:
+                return False
+        if self.states is not None:
+            return row.job_state in self.states
+        # Only an interrupted row can be a cancel that waits; the check saves most rows of a long listing the next one.
+        if self.keys is not None or row.state is not State.INTERRUPTED:
+            return True
+        return row.job_state is not JobState.CANCEL_WAITING
 
     def query(self, *states: State) -> JobFilter:
         """Return the ledger's conditions for the rows in these states, or in all states if none is named."""
@@ -214,7 +218,7 @@ class Listing:
             ended = replace(self._wanted.query(State.DONE, State.DEAD), last=True)
             for query in (self._wanted.query(State.INTERRUPTED), ended):
                 for row, progress in self._ledger.jobs(query):
-                    if row.id not in listed and self._wanted.fits(row):
+                    if self._wanted.fits(row) and row.id not in listed:
                         yield self._job(row, progress)
 
     def _of_keys(self, keys: Collection[str]) -> Iterator[ListedJob]:
