@@ -18,6 +18,7 @@ from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 _BAR = 10
+_DONE = State.DONE.value
 
 COLUMNS = (
     Column("QUEUE", least=16, most=30),
@@ -136,6 +137,8 @@ def _limit(run: float | None, owner: OwnerNow | None) -> str:
 
 def state_text(job: ListedJob) -> str:
     """Return the job's state; for a run whose worker process does not renew its lease, the state of that process."""
+    if job.row.state is State.DONE:
+        return _DONE
     if job.row.state is State.RUNNING and job.owner is not None:
         if job.owner.liveness is Liveness.SILENT:
             return f"silent {job.owner.silent_for:.0f} s"
