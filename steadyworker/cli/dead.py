@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
+from rich.text import Text
 
 from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
 from steadyworker.actions.letters import LetterActions, LetterChoice
@@ -21,7 +23,18 @@ from steadyworker.cli.confirm import confirm, finish, is_terminal
 from steadyworker.cli.flags import Function
 from steadyworker.cli.group import Group
 from steadyworker.cli.moment import moment
-from steadyworker.cli.output import Column, instant, json_line, json_or_text, span, table, tries, without_secrets
+from steadyworker.cli.output import (
+    Column,
+    instant,
+    json_line,
+    json_or_text,
+    padded,
+    print_screen,
+    screen,
+    span,
+    tries,
+    without_secrets,
+)
 from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
@@ -40,13 +53,13 @@ _MOST_GONE = 100
 _FROM_BROKER = "(put here by the broker)"
 _GONE = "letter gone, kept in the ledger:"
 _COLUMNS = (
-    Column("KEY"),
-    Column("ROUND", right=True),
-    Column("ATTEMPTS", right=True),
-    Column("CRASHES", right=True),
-    Column("LOSSES", right=True),
-    Column("FIRST FAILED"),
-    Column("COPIES", right=True),
+    Column("KEY", least=20, most=40),
+    Column("ROUND", right=True, rank=4),
+    Column("ATTEMPTS", right=True, rank=1),
+    Column("CRASHES", right=True, rank=5),
+    Column("LOSSES", right=True, rank=6),
+    Column("FIRST FAILED", rank=2),
+    Column("COPIES", right=True, rank=3),
     Column("WHY"),
 )
 
@@ -108,9 +121,10 @@ def command() -> None:
 
 @command.command("list")
 @queue_argument
+@click.option("-v", "--verbose", is_flag=True, help="Print the whole text of WHY, on a line below its dead letter.")
 @client_settings
 @_json
-def list_(options: Options, *, target: str, as_json: bool) -> None:
+def list_(options: Options, *, target: str, verbose: bool, as_json: bool) -> None:
     """List dead letters, oldest first, and then the newest 100 dead jobs whose letter is gone."""
     with _opened(target, options) as queue:
         letters = [queue.with_facts(letter) for letter in queue.letters(bodies=False)]
@@ -121,8 +135,10 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
     if as_json:
         for letter in letters:
             json_line(_record(letter))
+    elif letters and (console := Console()).is_terminal:
+        print_screen(console, lines_of(letters, console.width, verbose=verbose))
     elif letters:
-        table(_COLUMNS, [_cells(letter) for letter in letters])
+        padded(_COLUMNS, [_cells(letter) for letter in letters])
     else:
         echo(f"No dead letters of {target}.", err=True)
 
@@ -347,6 +363,12 @@ def _print_left_alone(queue: DeadLetterQueue) -> None:
         each = ", ".join(f"{name} ({count})" for name, count in sorted(queue.others.items()))
         letters = f"{count_text(queue.others.total(), 'dead letter')} of other queues left alone: {each}."
         echo(f"{letters} Name the Worker of such a queue to see them.", err=True)
+
+
+def lines_of(letters: Sequence[DeadLetter], width: int, *, verbose: bool) -> Iterator[Text]:
+    """Yield the lines of a table of dead letters."""
+    rows = [_cells(letter) for letter in letters]
+    return screen(_COLUMNS, rows, width, [row[-1] for row in rows] if verbose else ())
 
 
 def _cells(letter: DeadLetter) -> list[str]:
