@@ -4,7 +4,7 @@ Shell completion of Workers, queues and keys.
 No module is imported, because a module can do anything at its import: print, wait, or send mails.
 Workers, and the names of their queues, are found in the source text of the working directory.
 Keys come from the ledger of the settings; if the source does not show the queue of a Worker, they are the keys of all queues.
-A completion prints nothing else, raises nothing, and ends within `_WITHIN`; if anything fails, nothing is offered.
+A completion prints nothing else, raises nothing, and ends within `_WITHIN`; if a step fails, it offers nothing.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Any
 from rich.text import Text
 
 from steadyworker.cli.output import Column, ago, amount, clock_time, instant, screen, span
+from steadyworker.cli.paused import pause_parts
 from steadyworker.ledger.base import Orphan, Progress, Row, State
-from steadyworker.ledger.facts import Pause
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import OVERDUE, advice
 from steadyworker.text.redaction import redact
@@ -76,6 +76,7 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
         "conflicts": row.conflicts,
         "due_in": row.due_in,
         "late_by": row.late_by,
+        "paused": pause is not None,
         "paused_by": pause.who if pause else None,
         "paused_at": instant(pause.at) if pause else None,
         "pause_reason": redact(pause.reason) if pause else None,
@@ -155,7 +156,7 @@ def why(job: ListedJob, now: float) -> str:
     left = time_left(job.progress, now) if row.state is State.RUNNING else None
     counts = _losses(row)
     parts = [
-        _owner_text(job.owner, job.pause) if job.owner is not None else "",
+        _owner_text(job.owner, paused=job.pause is not None) if job.owner is not None else "",
         f"about {span(left)} left" if left is not None and _goes_on(job) else "",
         counts if job.need is Need.CRASHING else "",
         "no progress for half an hour" if job.need is Need.STUCK else "",
@@ -163,6 +164,7 @@ def why(job: ListedJob, now: float) -> str:
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
         f"no message came for {span(orphan.unseen_for)}; {advice(orphan)}" if orphan is not None else "",
+        f"its queue is {'; '.join(pause_parts(job.pause, now))}" if job.pause is not None else "",
         row.reason,
         _error(row),
         counts,
@@ -183,7 +185,7 @@ def _goes_on(job: ListedJob) -> bool:
     return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
 
 
-def _owner_text(owner: OwnerNow, pause: Pause | None) -> str:
+def _owner_text(owner: OwnerNow, *, paused: bool) -> str:
     match owner.liveness:
         case Liveness.ALIVE if not owner.connected:
             return "its worker has no connection to the broker; it goes on"
@@ -192,10 +194,10 @@ def _owner_text(owner: OwnerNow, pause: Pause | None) -> str:
         case Liveness.SILENT:
             free = f"another may take the job over in {span(owner.free_within)}"
             return f"no renewal for {span(owner.silent_for)}: frozen, or cut off from the ledger; {free}"
-        case Liveness.GONE if not owner.heirs and pause is not None:
-            return f"its queue is paused: another worker takes it over after `steadyworker resume {shlex.quote(pause.queue)}`"
         case Liveness.GONE if not owner.heirs:
             return "no worker consumes this queue: start one with `steadyworker run`"
+        case Liveness.GONE if paused:
+            return "its worker is gone"
         case Liveness.GONE:
             when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
             return f"taken over by another worker {when}"
@@ -208,7 +210,7 @@ def _remedy(job: ListedJob, orphan: Orphan | None) -> str:
             return f"`steadyworker dead replay {queue} {key}` runs it again"
         case Need.CRASHING | Need.STUCK:
             return f"`steadyworker cancel {queue} {key}` ends it"
-        case Need.OVERDUE if orphan is None and job.owner is None:
+        case Need.OVERDUE if orphan is None and job.owner is None and job.pause is None:
             return f"`steadyworker retry {queue} {key}` starts it"
         case _:
             return ""

@@ -18,13 +18,8 @@ def pause_parts(pause: Pause, now: float) -> Sequence[str]:
     return [part for part in parts if part]
 
 
-def pause_text(pause: Pause, now: float) -> str:
-    """Return a sentence about a paused queue."""
-    return redact(f"{pause.queue} is {'; '.join(pause_parts(pause, now))}")
-
-
 def pause_texts(ledger: Ledger, now: float, namespace: str | None, queue: str | None = None) -> Iterator[str]:
     """Yield a sentence about each paused queue of this namespace and this name; None means every one."""
     for pause in ledger.facts.pauses():
         if namespace in (None, pause.namespace) and queue in (None, pause.queue):
-            yield pause_text(pause, now)
+            yield redact(f"{pause.queue} is {'; '.join(pause_parts(pause, now))}")

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from steadyworker.backends.connections import job_queue
 from steadyworker.cli.output import json_line
+from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.story_lines import story_lines, story_record
 from steadyworker.cli.streams import echo
@@ -80,4 +81,6 @@ def print_story(ledger: Ledger, wanted: Wanted, *, verbose: bool, as_json: bool)
         else:
             for line in story_lines(job, entries, now, width, result, verbose=verbose):
                 click.echo(line)
+            for text in pause_texts(ledger, now, id.namespace, id.queue):
+                echo(text, err=True)
     return found

@@ -11,7 +11,6 @@ import msgspec
 
 from steadyworker.cli.job_lines import as_record, progress_text, state_text, why
 from steadyworker.cli.output import FAR, ago, instant, json_or_text, local_time, span, tries, without_secrets
-from steadyworker.cli.paused import pause_text
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.listing import ListedJob
 from steadyworker.ledger.story import StoryEntry, StoryKind
@@ -87,7 +86,6 @@ def story_lines(
         f"{counters}; {span(until - row.created_at)} in all",
         f"{progress_text(job.progress)}, {ago(now - job.progress.at)}" if job.progress else "",
         why(job, now),
-        pause_text(job.pause, now) if job.pause is not None else "",
         "" if result is None else f"result: {_result_text(result, whole=verbose)}",
     ]
     for fact in filter(None, facts):

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from steadyworker.clock import Times
 from steadyworker.ledger.base import JobFilter, JobId, Ledger, Orphan, OwnerSeen, Progress, Row, State
 from steadyworker.ledger.facts import Pause, QueueReport
-from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.lost import OVERDUE, lost
 from steadyworker.ledger.retention import DAY
 from steadyworker.outcome import JobState
@@ -69,7 +69,7 @@ class OwnerNow(Struct, frozen=True):
         liveness: Whether it lives.
         silent_for: Seconds since its last renewal; None if the ledger does not know the process.
         free_within: Seconds until other processes may take the job over, if no renewal comes; 0 if they may now.
-        heirs: The number of other living worker processes that consume the job's queue.
+        heirs: The number of other living worker processes that consume the job's queue, or will consume it after its pause.
         host, pid: Where it runs; empty and 0 if it does not report this.
         time_limit: The time limit of a run of this queue, in seconds; None without a limit, or if it does not report this.
         connected: False if it reports no connection to the broker of this queue; a run goes on without a connection.
@@ -91,7 +91,7 @@ class Need(StrEnum):
 
     STRANDED: Its message is lost, and no worker process starts it by itself.
     OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
-    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue, which is not paused.
+    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
     CRASHING: Its process crashed, or its worker process was lost, `CRASHES` times or more.
     STUCK: Its worker process lives, but the run has reported no progress for `STUCK_AFTER` seconds; it did so earlier.
     DEAD: It failed for good within the last day.
@@ -107,14 +107,9 @@ class Need(StrEnum):
 
 class ListedJob(Struct, frozen=True):
     """
-    A job of a listing.
+    A job of a listing: its row, its last progress, its `Orphan` if its message is late, its worker process, and its need.
 
-    Attributes:
-        row, progress: Its row, and its last progress.
-        orphan: The facts about its message, if the message is late.
-        owner: Its worker process.
-        need: Why it needs a person.
-        pause: The pause of its queue.
+    `pause` is the pause of the job's queue if the job waits for its end, otherwise None.
     """
 
     row: Row
@@ -269,15 +264,17 @@ class Listing:
         return self._wanted.grep is None or any(self._wanted.grep.lower() in text.lower() for text in texts)
 
     def _job(self, row: Row, progress: Progress | None, need: Need | None = None) -> ListedJob:
-        owner = owner_now(row, self._owners, self._times)
         pause = self._pauses.get((row.id.namespace, row.id.queue))
+        owner = owner_now(row, self._owners, self._times, paused=pause is not None)
         if need is None and owner is not None and row.state is State.RUNNING:
-            if owner.liveness is Liveness.GONE and not owner.heirs and pause is None:
+            if owner.liveness is Liveness.GONE and not owner.heirs:
                 need = Need.NO_WORKER
             # A sample from before the start belongs to an earlier run.
             elif progress is not None and (row.started_at or 0.0) <= progress.at < self._now - STUCK_AFTER:
                 need = Need.STUCK
-        return ListedJob(row, progress, self.orphans.get(row.id), owner, need, pause)
+        goes_on = owner is not None and owner.liveness is not Liveness.GONE
+        ended = row.state in (State.DONE, State.DEAD)
+        return ListedJob(row, progress, self.orphans.get(row.id), owner, need, None if goes_on or ended else pause)
 
     def _need(self, row: Row) -> Need | None:
         """Return the need of a row that is the last round of its key."""
@@ -292,8 +289,12 @@ class Listing:
         return Need.CRASHING if not ended and row.counters.crashes + row.counters.losses >= CRASHES else None
 
 
-def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times) -> OwnerNow | None:
-    """Return the state of the worker process that holds this job, or None if no process holds it."""
+def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times, *, paused: bool = False) -> OwnerNow | None:
+    """
+    Return the state of the worker process that holds this job, or None if no process holds it.
+
+    While the job's queue is `paused`, a process that has registered the queue as quiet counts as an heir.
+    """
     if row.owner is None:
         return None
     seen = owners.get(row.owner)
@@ -303,7 +304,7 @@ def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times) -> OwnerN
     free_within = max(0.0, times.lease + times.margin - (silent or 0.0))
     name = registered_name(row.id.namespace, row.id.queue)
     heirs = sum(
-        name in each.queues and liveness(each, times) is not Liveness.GONE
+        name in (attended(each.queues) if paused else each.queues) and liveness(each, times) is not Liveness.GONE
         for each in owners.values()
         if each.owner != row.owner
     )

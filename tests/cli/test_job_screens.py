@@ -9,7 +9,7 @@ from steadyworker.cli.job_lines import lines_of
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, OwnerSeen, Progress, Row, State, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
-from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.lease import QUIET, registered_name
 from steadyworker.ledger.listing import CRASHES, ListedJob, Listing, Liveness, Need, Wanted, owner_now, time_left
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters, JobState
 from steadyworker.testing.clock import FakeClock
@@ -294,11 +294,17 @@ def test_only_living_owners_that_consume_the_queue_are_heirs() -> None:
 
 
 def test_a_job_of_a_lost_worker_process_waits_for_the_end_of_a_pause(night: Night) -> None:
-    """A paused worker process takes no job over, so nobody has to start another one."""
-    night.dead |= {"alive", "silent"}
+    """The other worker processes obey the pause, and will take the job over, so nobody has to start another one."""
     night.ledger.facts.pause("shop", "exports", "ann@desk", "the bank is closed")
-    first, *_ = night.jobs(Wanted(states=frozenset((JobState.RUNNING,))))
-    assert (first.need, first.pause) == (None, night.ledger.facts.pauses()[0])
-    text = "its queue is paused: another worker takes it over after `steadyworker resume exports`"
+    for owner in ("alive", "silent"):
+        night.ledger.register(owner, "host-1", [f"{NAME}{QUIET}"])
+    jobs = {job.row.id.key: job for job in night.jobs()}
+    (pause,) = night.ledger.facts.pauses()
+    paused = {key for key, job in jobs.items() if job.pause == pause}
+    assert paused == {"crashing", "on-a-dead-worker", "retrying", "scheduled"}
+    assert jobs["on-a-dead-worker"].need is None
+    text = (
+        "its worker is gone; its queue is paused by ann@desk 0 s ago; the bank is closed; `steadyworker resume exports`"
+    )
     assert text in shown(night, 300)
     assert "start one with" not in shown(night, 300)

@@ -18,6 +18,7 @@ from steadyworker.errors import BrokerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
+from steadyworker.outcome import Counters
 from tests.cli.kit import Queues, Shell
 from tests.cli.test_jobs import Terminal
 
@@ -263,9 +264,12 @@ def test_each_screen_names_a_pause_with_person_time_and_remedy(shell: Shell, led
     assert ("bob@desk" in shown) is (verb in (["jobs"], ["workers"]))
 
 
-def test_the_record_of_a_job_has_the_pause_of_its_queue(shell: Shell, ledger: Ledger) -> None:
+def test_the_record_of_a_job_that_waits_has_the_pause_of_its_queue(
+    shell: Shell, queues: Queues, ledger: Ledger
+) -> None:
+    queues.job("k-2", lambda ledger, row: ledger.interrupted(row.token, Counters()))
     ledger.facts.pause(namespace(ledger), "exports", "ann@desk", "the bank is closed")
-    for verb in (["jobs", "--json"], ["show", "exports", "k-1", "--json"]):
-        (job,) = shell(*verb).records
-        assert (job["paused_by"], job["pause_reason"]) == ("ann@desk", "the bank is closed")
+    for verb in (["jobs", "--json"], ["show", "exports", "k-2", "--json"]):
+        (job,) = (job for job in shell(*verb).records if job["key"] == "k-2")
+        assert (job["paused"], job["paused_by"], job["pause_reason"]) == (True, "ann@desk", "the bank is closed")
         assert job["paused_at"].endswith("Z")
