@@ -33,10 +33,6 @@ _EXACT = 1e15  # a float of this size or more is no exact count
 _PADDING = 3  # characters between two columns on a terminal
 _GAP = 2  # characters between two columns of a screen
 _TEXT_SHARE = 0.28  # the least part of a screen's width for the last column
-_UNPRINTABLE = re.compile(r"[^ -~]+")
-_BLOCK = 500
-"""The number of rows that are printed together, so that a million rows need neither a million writes nor their memory."""
-
 _EMPTY = ("", "–")
 
 
@@ -60,6 +56,11 @@ class Column:
     rank: int = 0
     least: int = 0
     most: int | None = None
+
+
+_UNPRINTABLE = re.compile(r"[^ -~]+")
+_BLOCK = 500
+"""The number of rows that are printed together, so that a million rows need neither a million writes nor their memory."""
 
 
 def json_line(value: Any) -> None:
