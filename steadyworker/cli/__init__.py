@@ -155,7 +155,7 @@ class _Verbs(Group):
 
     @override
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command, and end the process with the exit code of the command; a completion that fails offers nothing."""
+        """Run a command, and end the process with the exit code of the command."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except click.ClickException as error:
@@ -235,7 +235,7 @@ def verbs(*, debug: bool) -> None:
 
 
 def main() -> None:
-    """Entry point of the `steadyworker` command."""
+    """Entry point of the `steadyworker` command; a completion that fails offers nothing."""
     prepare()
     try:
         verbs(prog_name="steadyworker")
@@ -244,4 +244,4 @@ def main() -> None:
     except Exception:
         if _COMPLETION not in os.environ:
             raise
-        leave(0)  # a completion that fails offers nothing, and prints no traceback into the command line
+        leave(0)  # a traceback would be printed into the command line

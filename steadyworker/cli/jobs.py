@@ -175,10 +175,11 @@ def _watch(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
     def picture() -> Group:
         now = SystemClock().wall()
         jobs = Listing(ledger, wanted, now).jobs()
-        shown = list(islice(jobs, min(limit or _MOST, max(1, console.height - 3))))
+        texts = pause_texts(ledger, now, wanted.namespace, wanted.queue)
+        paused = [Text(printable(text), no_wrap=True) for text in texts]
+        shown = list(islice(jobs, min(limit or _MOST, max(1, console.height - 3 - len(paused)))))
         lines = lines_of(shown, console.width, now, verbose=verbose, bar=True) if shown else iter(())
         footer = _footer(len(shown), jobs) or f"all jobs in {ledger.url}"
-        paused = [Text(printable(text)) for text in pause_texts(ledger, now, wanted.namespace, wanted.queue)]
         return Group(*lines, *paused, Text(f"{footer}; Ctrl-C ends only this view", style="dim", no_wrap=True))
 
     watched(picture)
