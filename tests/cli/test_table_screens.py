@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
 from steadyworker.cli import actions, dead
-from steadyworker.cli.output import table
+from steadyworker.cli.output import Column, json_lines, padded, table
 from steadyworker.ledger.facts import Action
 from steadyworker.runner.letters import DeadLetter
 
@@ -95,3 +96,34 @@ def test_dead_letters_on_every_screen(width: int) -> None:
 def test_actions_on_every_screen(width: int, capsys: pytest.CaptureFixture[str]) -> None:
     table(actions._COLUMNS, [actions._cells(action) for action in ACTIONS])
     assert shown(capsys) == {80: ACTIONS_80, 140: ACTIONS_140}[width]
+
+
+def test_a_long_table_is_printed_while_its_rows_are_read_and_cuts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    printed: list[str] = []
+
+    def rows() -> Iterator[list[str]]:
+        for number in range(2000):
+            if number == 1500:
+                printed.append(capsys.readouterr().out)
+            yield [f"{number:04}", "x" * 100 if number == 1600 else "–"]
+
+    padded((Column("NUMBER"), Column("TEXT")), rows())
+    first, rest = printed[0], capsys.readouterr().out
+    assert first.startswith("NUMBER  TEXT\n0000    –\n")
+    assert [line.split()[0] for line in (first + rest).splitlines()] == ["NUMBER", *(f"{n:04}" for n in range(2000))]
+    assert f"1600    {'x' * 100}\n" in rest
+
+
+def test_json_lines_are_printed_while_their_values_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+    printed: list[str] = []
+
+    def values() -> Iterator[int]:
+        for number in range(1001):
+            if number == 1000:
+                printed.append(capsys.readouterr().out)
+            yield number
+
+    json_lines(values())
+    lines = (printed[0] + capsys.readouterr().out).splitlines()
+    assert printed[0].startswith("0\n1\n")
+    assert lines == [str(number) for number in range(1001)]
