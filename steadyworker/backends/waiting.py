@@ -8,14 +8,22 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from steadyworker.adapter import Depth
-from steadyworker.clock import Times
+from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.ledger.base import JobFilter, Ledger, OwnerSeen, State
-from steadyworker.ledger.facts import Pause
+from steadyworker.ledger.facts import MeasuredDepth, Pause
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import Liveness, liveness
 
 RECENT = 30.0
 """Seconds for which a depth that a worker process has recorded counts as the present depth."""
+
+
+ENDED_WITHIN = 60.0
+"""
+Seconds before the measurement of a depth from which the end of a worker process explains a consumer in this depth.
+
+A broker can notice the end of a consumer late, and the wall clocks of the hosts differ.
+"""
 
 
 class QueueNow(Struct, frozen=True):
@@ -45,22 +53,27 @@ def queues_now(
     queues: Sequence[tuple[str, str]],
     measure: Callable[[str, str], Depth],
     times: Times | None = None,
+    *,
+    clock: Clock | None = None,
 ) -> Sequence[QueueNow]:
     """
     Return what waits in these queues, which are pairs of namespace and name.
 
     `measure` asks the broker for the depth of a queue; it is called if the ledger has no recent depth.
     """
-    times = times or Times()
+    times, now = times or Times(), (clock or SystemClock()).wall()
     recorded = {(each.namespace, each.queue): each for each in ledger.facts.depths()}
     pauses = {(each.namespace, each.queue): each for each in ledger.facts.pauses()}
     held = JobFilter(states=(State.RUNNING, State.MOVING))
     running = Counter((row.id.namespace, row.id.queue) for row, _ in ledger.jobs(held))
-    living = [each for each in ledger.owners() if liveness(each, times) is not Liveness.GONE]
+    owners = ledger.owners()
+    living = [each for each in owners if liveness(each, times) is not Liveness.GONE]
     found = []
     for namespace, queue in queues:
         record = recorded.get((namespace, queue))
-        depth = record.depth if record is not None and record.age <= RECENT else measure(namespace, queue)
+        recent = record if record is not None and record.age <= RECENT else None
+        depth = measure(namespace, queue) if recent is None else recent.depth
+        at_broker = MeasuredDepth(namespace, queue, depth, 0.0) if recent is None else recent
         name = registered_name(namespace, queue)
         found.append(
             QueueNow(
@@ -69,11 +82,35 @@ def queues_now(
                 depth,
                 running[namespace, queue],
                 sum(name in attended(each.queues) for each in living),
-                unexplained_consumers(depth, name, living),
+                unexplained_now(ledger, at_broker, owners, now, times),
                 pauses.get((namespace, queue)),
             )
         )
     return found
+
+
+def unexplained_now(
+    ledger: Ledger, measured: MeasuredDepth, owners: Sequence[OwnerSeen], now: float, times: Times
+) -> int | None:
+    """
+    Return how many consumers in a measured depth are those of no worker process of this ledger; None if unknown.
+
+    A worker process that ended since the measurement, or up to `ENDED_WITHIN` before it, explains its consumers, too.
+    `owners` are the registered worker processes, and `now` is the wall clock.
+    """
+    name = registered_name(measured.namespace, measured.queue)
+    living = [each for each in owners if liveness(each, times) is not Liveness.GONE]
+    found = unexplained_consumers(measured.depth, name, living)
+    if not found:
+        return found
+    within = measured.age + ENDED_WITHIN
+    died = [each for each in owners if each not in living and each.seen_ago <= within]
+    registered = {each.owner for each in owners}
+    stopped = sum(
+        event.event == "draining" and event.queue == measured.queue and event.owner not in registered
+        for event in ledger.facts.link_events(now - within)
+    )
+    return max(0, (unexplained_consumers(measured.depth, name, [*living, *died]) or 0) - stopped)
 
 
 def unexplained_consumers(depth: Depth, name: str, living: Sequence[OwnerSeen]) -> int | None:

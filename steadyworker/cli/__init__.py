@@ -8,6 +8,7 @@ Other packages add verbs by their entry points (`other_verbs.py`).
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from steadyworker.errors import (
     Unsettled,
 )
 from steadyworker.system.leaving import leave
+from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 
 NEGATIVE, USAGE, DATA, UNAVAILABLE, INTERNAL, OUTPUT, CONFIG, BROKEN_OFF = 1, 64, 65, 69, 70, 74, 78, 130
@@ -55,6 +57,9 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (143, "Only run: a job had to be killed, or a second signal came."),
 )
 """All exit codes of all commands, with their meanings; the codes from 64 to 78 come from sysexits.h."""
+
+_COMPLETION = "_STEADYWORKER_COMPLETE"
+"""The variable with which a shell asks for a completion."""
 
 _VERBS = {
     "run": "Run Workers until a signal stops them.",
@@ -202,7 +207,8 @@ def _reported(error: Exception) -> click.exceptions.Exit:
 
 
 def _print_error(text: str) -> None:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
+    shown = "\n".join(printable(line) for line in text.split("\n"))
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {shown}", err=True)
 
 
 @contextmanager
@@ -229,9 +235,13 @@ def verbs(*, debug: bool) -> None:
 
 
 def main() -> None:
-    """Entry point of the `steadyworker` command."""
+    """Entry point of the `steadyworker` command; a completion that fails offers nothing."""
     prepare()
     try:
         verbs(prog_name="steadyworker")
     except SystemExit as end:
         leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    except Exception:
+        if _COMPLETION not in os.environ:
+            raise
+        leave(0)  # a traceback would be printed into the command line

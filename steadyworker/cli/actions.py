@@ -10,6 +10,8 @@ import click
 from steadyworker.cli.moment import moment
 from steadyworker.cli.output import Column, instant, json_line, table
 from steadyworker.cli.settings import open_ledger, settings
+from steadyworker.cli.streams import echo
+from steadyworker.cli.targets import ledger_key
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.facts import Action
 from steadyworker.text.redaction import redact
@@ -39,7 +41,12 @@ Examples:
     "--since", callback=moment, metavar="WHEN", help="Only actions since then: today, yesterday, 2h, 2026-01-31."
 )
 @click.option("--queue", metavar="NAME", help="Only actions on this queue.")
-@click.option("--key", metavar="KEY", help="Only actions that name this key; an action on many jobs names 20 of them.")
+@click.option(
+    "--key",
+    callback=ledger_key,
+    metavar="KEY",
+    help="Only actions that name this key; an action on many jobs names 20 of them.",
+)
 @click.option(
     "--limit", type=click.IntRange(1, _MOST), default=50, show_default=True, metavar="N", help="Only the newest N."
 )
@@ -61,7 +68,7 @@ def command(
         elif found:
             table(_COLUMNS, [_cells(action) for action in found])
         else:
-            click.echo(f"No matching actions in {ledger.url}.", err=True)
+            echo(f"No matching actions in {ledger.url}.", err=True)
 
 
 def _record(action: Action) -> dict[str, Any]:

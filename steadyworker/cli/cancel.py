@@ -13,12 +13,12 @@ from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import confirm, finish, yes_option
 from steadyworker.cli.moment import moment
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import keys_argument, queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
 from steadyworker.ledger import retention
 from steadyworker.ledger.base import JobId
 from steadyworker.outcome import JobState
-from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
@@ -97,7 +97,7 @@ def command(
 
         def each(handled: Handled) -> None:
             text = _undone(handled) if undo else _cancelled(handled, options.ledger)
-            click.echo(text, err=bool(handled.problem))
+            echo(text, err=bool(handled.problem))
 
         report = actions.undo(ids, each) if undo else actions.cancel(ids, reason, each)
         ctx.exit(_code(finish(report, "job", "changed")))
@@ -113,7 +113,7 @@ def _asked(actions: JobActions, choice: JobChoice, queue: str, *, undo: bool, ye
         what = "undoes the cancel of" if undo else "cancels"
         confirm(f"{count_text(len(rows), 'job')} of {queue} ({counts})", what, yes=yes)
     else:
-        click.echo(f"No such jobs in {queue}.", err=True)
+        echo(f"No such jobs in {queue}.", err=True)
     return [row.id for row in rows]
 
 
@@ -122,7 +122,7 @@ def _code(report: ActionReport) -> int:
 
 
 def _cancelled(handled: Handled, ledger: str) -> str:
-    key = printable(handled.key)
+    key = handled.key
     if handled.problem:
         return f"{key} {handled.problem}: nothing was cancelled."
     match handled.before:
@@ -140,7 +140,7 @@ def _cancelled(handled: Handled, ledger: str) -> str:
 
 
 def _undone(handled: Handled) -> str:
-    key = printable(handled.key)
+    key = handled.key
     return (
         f"{key} {handled.problem}."
         if handled.problem

@@ -1,57 +1,85 @@
 """
 Shell completion of Workers, queues and keys.
 
-Workers are found in the source of the working directory, without an import, because a module can do anything at its import.
-Queues and keys come from the ledger of the settings; if a step fails, the completion offers nothing.
+No module is imported, because a module can do anything at its import: print, wait, or send mails.
+Workers, and the names of their queues, are found in the source text of the working directory.
+Keys come from the ledger of the settings; if the source does not show the queue of a Worker, they are the keys of all queues.
+A completion prints nothing else, raises nothing, and ends within `_WITHIN`; if a step fails, it offers nothing.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from itertools import islice
 from pathlib import Path
 
 import click
 
-from steadyworker.backends.connections import job_queue
 from steadyworker.backends.opening import open_ledger
 from steadyworker.config.resolve import Options, load
 from steadyworker.ledger.base import JobFilter
-from steadyworker.worker import WORKER, load_worker
+from steadyworker.worker import WORKER
 
 _FILES, _BYTES, _OFFERED = 200, 200_000, 50
 _READ = 2000
 """The number of jobs that a completion of a key reads at most, so that it returns at once."""
 
+_WITHIN = 1.0
+"""The seconds after which a completion offers what it has found; a ledger on a network can wait for longer."""
+
 
 def complete_worker(_ctx: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
     """Return the Workers of the working directory, as `module:Class`."""
-    return [name for name in sorted(_workers(Path.cwd())) if name.startswith(incomplete)]
+    return _found(incomplete, _worker_names)
 
 
-def complete_target(ctx: click.Context, argument: click.Parameter, incomplete: str) -> list[str]:
+def complete_target(ctx: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
     """Return the Workers of the working directory, and the queues of the ledger."""
-    queues: list[str] = []
-    with suppress(Exception), closing(open_ledger(_options(ctx))) as ledger:
-        queues = sorted({queue for _, queue in ledger.bindings() if queue.startswith(incomplete)})
-    return [*complete_worker(ctx, argument, incomplete), *queues]
+
+    def queues() -> Iterator[str]:
+        with closing(open_ledger(_options(ctx))) as ledger:
+            yield from sorted({queue for _, queue in ledger.bindings()})
+
+    return _found(incomplete, _worker_names, queues)
 
 
 def complete_key(ctx: click.Context, _argument: click.Parameter, incomplete: str) -> list[str]:
     """Return the newest keys of the queue that the command line names."""
-    with suppress(Exception), Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        options, target = _options(ctx), str(ctx.params["target"])
-        with redirect_stdout(nowhere), redirect_stderr(nowhere):
-            named = load_worker(target) if WORKER.fullmatch(target) else target
-        which = JobFilter(options.namespace, job_queue(named, options).name, grep=incomplete or None)
+
+    def keys() -> Iterator[str]:
+        options = _options(ctx)
+        which = JobFilter(options.namespace, _queue_of(str(ctx.params["target"]), options), grep=incomplete or None)
         with closing(open_ledger(options)) as ledger:
             rows = islice(ledger.jobs(which), _READ)
-            keys = dict.fromkeys(row.id.key for row, _ in rows if row.id.key.startswith(incomplete))
-            return list(islice(keys, _OFFERED))
-    return []
+            yield from islice((row.id.key for row, _ in rows if row.id.key.startswith(incomplete)), _OFFERED)
+
+    return _found(incomplete, keys)
+
+
+def _found(incomplete: str, *searches: Callable[[], Iterator[str]]) -> list[str]:
+    """Return the names that these searches find in time, and that begin with the incomplete word."""
+    found: list[str] = []
+
+    def run() -> None:
+        for search in searches:
+            with suppress(Exception):
+                found.extend(name for name in search() if name.startswith(incomplete) and name.isprintable())
+
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(_WITHIN)
+    return list(dict.fromkeys(found))
 
 
 def _options(ctx: click.Context) -> Options:
@@ -61,11 +89,38 @@ def _options(ctx: click.Context) -> Options:
     return load(given, os.environ, Path.cwd(), ctx.params.get("config"))
 
 
-def _workers(folder: Path) -> Iterator[str]:
-    """Yield the classes that name a base class `Worker`, in the modules of this folder and of its packages."""
+def _worker_names() -> Iterator[str]:
+    return iter(sorted(f"{module}:{each.name}" for module, each in _workers(Path.cwd())))
+
+
+def _queue_of(target: str, options: Options) -> str | None:
+    """Return the queue that a target names; None if it is a Worker whose queue is not a text in its class."""
+    if not WORKER.fullmatch(target):
+        return target
+    name = target.rpartition(":")[2]
+    if (given := options.workers.get(name, {}).get("queue")) is not None:
+        return str(given)
+    classes = [each for module, each in _workers(Path.cwd()) if f"{module}:{each.name}" == target]
+    return next((queue for each in classes for queue in _literals(each.body)), None)
+
+
+def _literals(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the texts that these statements give to the name `queue`."""
+    for each in body:
+        targets = (
+            each.targets if isinstance(each, ast.Assign) else [each.target] if isinstance(each, ast.AnnAssign) else []
+        )
+        value = each.value if isinstance(each, (ast.Assign, ast.AnnAssign)) else None
+        named = any(isinstance(target, ast.Name) and target.id == "queue" for target in targets)
+        if named and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.value
+
+
+def _workers(folder: Path) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the module and the class of each class that names a base class `Worker`, in the modules of this folder and of its packages."""
     files = [*folder.glob("*.py"), *(path for path in folder.glob("*/*.py") if (path.parent / "__init__.py").exists())]
     for path in files[:_FILES]:
-        with suppress(OSError, SyntaxError, ValueError):
+        with suppress(Exception):  # any file can be there
             if path.stat().st_size > _BYTES:
                 continue
             source = path.read_text(encoding="utf-8")
@@ -74,7 +129,7 @@ def _workers(folder: Path) -> Iterator[str]:
             module = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
             for each in ast.parse(source).body:
                 if isinstance(each, ast.ClassDef) and any(_is_worker(base) for base in each.bases):
-                    yield f"{module}:{each.name}"
+                    yield module, each
 
 
 def _is_worker(base: ast.expr) -> bool:

@@ -7,6 +7,8 @@ import sys
 import click
 
 from steadyworker.actions.report import ActionReport
+from steadyworker.cli.streams import echo
+from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask; a script needs this with a filter.")
@@ -20,6 +22,7 @@ def confirm(count: str, what: str, *, yes: bool) -> None:
     """
     if yes:
         return
+    count = printable(count)
     if not is_terminal():
         raise click.UsageError(
             f"Expected a yes before this command {what} {count}, got no terminal to ask on: add --yes. Nothing was changed."
@@ -52,4 +55,4 @@ def finish(report: ActionReport, noun: str, done: str) -> ActionReport:
 def warn_unlogged(cause: str) -> None:
     """Print a warning if an action was done, but is not in the log of actions."""
     if cause:
-        click.echo(f"warning: This is done, but not in the log of actions: {redact(cause)}", err=True)
+        echo(f"warning: This is done, but not in the log of actions: {redact(cause)}", err=True)

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
+from rich.text import Text
 
 from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
 from steadyworker.actions.letters import LetterActions, LetterChoice
@@ -21,9 +23,24 @@ from steadyworker.cli.confirm import confirm, finish, is_terminal
 from steadyworker.cli.flags import Function
 from steadyworker.cli.group import Group
 from steadyworker.cli.moment import moment
-from steadyworker.cli.output import Column, instant, json_line, span, table, tries, without_secrets
+from steadyworker.cli.output import (
+    Column,
+    instant,
+    json_line,
+    json_or_text,
+    padded,
+    print_screen,
+    screen,
+    span,
+    tries,
+    without_secrets,
+)
+from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import delay_option, queue_argument, worker_or_queue
+from steadyworker.cli.unknown import check_known
+from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
 from steadyworker.runner.letters import DeadLetter, unshown_text
@@ -36,13 +53,13 @@ _MOST_GONE = 100
 _FROM_BROKER = "(put here by the broker)"
 _GONE = "letter gone, kept in the ledger:"
 _COLUMNS = (
-    Column("KEY"),
-    Column("ROUND", right=True),
-    Column("ATTEMPTS", right=True),
-    Column("CRASHES", right=True),
-    Column("LOSSES", right=True),
-    Column("FIRST FAILED"),
-    Column("COPIES", right=True),
+    Column("KEY", least=20, most=40),
+    Column("ROUND", right=True, rank=4),
+    Column("ATTEMPTS", right=True, rank=1),
+    Column("CRASHES", right=True, rank=5),
+    Column("LOSSES", right=True, rank=6),
+    Column("FIRST FAILED", rank=2),
+    Column("COPIES", right=True, rank=3),
     Column("WHY"),
 )
 
@@ -104,9 +121,10 @@ def command() -> None:
 
 @command.command("list")
 @queue_argument
+@click.option("-v", "--verbose", is_flag=True, help="Print the whole text of WHY, on a line below its dead letter.")
 @client_settings
 @_json
-def list_(options: Options, *, target: str, as_json: bool) -> None:
+def list_(options: Options, *, target: str, verbose: bool, as_json: bool) -> None:
     """List dead letters, oldest first, and then the newest 100 dead jobs whose letter is gone."""
     with _opened(target, options) as queue:
         letters = [queue.with_facts(letter) for letter in queue.letters(bodies=False)]
@@ -117,10 +135,12 @@ def list_(options: Options, *, target: str, as_json: bool) -> None:
     if as_json:
         for letter in letters:
             json_line(_record(letter))
+    elif letters and (console := Console()).is_terminal:
+        print_screen(console, lines_of(letters, console.width, verbose=verbose))
     elif letters:
-        table(_COLUMNS, [_cells(letter) for letter in letters])
+        padded(_COLUMNS, [_cells(letter) for letter in letters])
     else:
-        click.echo(f"No dead letters of {target}.", err=True)
+        echo(f"No dead letters of {target}.", err=True)
 
 
 @command.command("show")
@@ -149,7 +169,7 @@ def show(options: Options, *, target: str, keys: Sequence[str], as_json: bool, b
             if as_json:
                 json_line(
                     _record(letter)
-                    | {"checkpoint": without_secrets(_json_or_text(checkpoint)), "payload": _payload(letter)}
+                    | {"checkpoint": without_secrets(json_or_text(checkpoint)), "payload": _payload(letter)}
                 )
             else:
                 click.echo("\n" * bool(number) + "\n".join(_paragraph(letter, checkpoint)))
@@ -199,7 +219,7 @@ def replay(
         else:
             how = "letter gone; replayed from the ledger" if gone else "replayed"
             when = f", due in {span(delay)}" if delay else ""
-            click.echo(f"{printable(replayed.letter.key)}: {how} as {replayed.key}, round {replayed.round}{when}")
+            echo(f"{replayed.letter.key}: {how} as {replayed.key}, round {replayed.round}{when}")
 
     _check_chosen(keys, choice, every=every, gone=gone)
     with _actions(target, options) as actions:
@@ -243,7 +263,7 @@ def drop(
         if as_json:
             json_line({"key": letter.key, "round": letter.round, "copies": letter.copies})
         else:
-            click.echo(f"{printable(letter.key)}: dropped")
+            echo(f"{letter.key}: dropped")
 
     _check_chosen(keys, choice, every=every, gone=gone)
     with _actions(target, options) as actions:
@@ -262,8 +282,14 @@ def _actions(target: str, options: Options) -> Iterator[LetterActions]:
 
 @contextmanager
 def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
-    with _actions(target, options) as actions:
-        yield actions.opened()
+    """Open the dead-letter queue for a verb that only reads; at the end, print whether the work queue is paused."""
+    queue = job_queue(worker_or_queue(target), options)
+    with Connections(options) as links:
+        check_known(links, queue)
+        yield LetterActions(links, queue).opened()
+        with suppress(LedgerUnavailable):
+            for text in pause_texts(links.ledger(), SystemClock().wall(), links.namespace(queue), queue.name):
+                echo(text, err=True)
 
 
 def _check_chosen(keys: Sequence[str], choice: LetterChoice, *, every: bool, gone: bool) -> None:
@@ -313,7 +339,7 @@ def _print_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None
     with suppress(LedgerUnavailable):
         for row in queue.parked(letters):
             text = f"{row.id.key} is dead, but its message is still in the work queue: {redact(row.reason)}"
-            click.echo(printable(text), err=True)
+            echo(text, err=True)
 
 
 def _gone(queue: DeadLetterQueue) -> list[DeadLetter]:
@@ -334,9 +360,15 @@ def _print_gone(queue: DeadLetterQueue, beyond: int = 0) -> None:
 def _print_left_alone(queue: DeadLetterQueue) -> None:
     """Print how many letters of other work queues are in the same dead-letter queue."""
     if queue.others:
-        each = ", ".join(f"{printable(name)} ({count})" for name, count in sorted(queue.others.items()))
+        each = ", ".join(f"{name} ({count})" for name, count in sorted(queue.others.items()))
         letters = f"{count_text(queue.others.total(), 'dead letter')} of other queues left alone: {each}."
-        click.echo(f"{letters} Name the Worker of such a queue to see them.", err=True)
+        echo(f"{letters} Name the Worker of such a queue to see them.", err=True)
+
+
+def lines_of(letters: Sequence[DeadLetter], width: int, *, verbose: bool) -> Iterator[Text]:
+    """Yield the lines of a table of dead letters."""
+    rows = [_cells(letter) for letter in letters]
+    return screen(_COLUMNS, rows, width, [row[-1] for row in rows] if verbose else ())
 
 
 def _cells(letter: DeadLetter) -> list[str]:
@@ -377,7 +409,7 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
         "key": letter.key,
         "round": letter.round,
         "reason": redact(letter.reason),
-        "error_class": letter.error_class,
+        "error_class": redact(letter.error_class),
         "error": redact(letter.error),
         "attempts": letter.attempts,
         "crashes": letter.crashes,
@@ -409,13 +441,13 @@ def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
         "copies": str(letter.copies) if letter.copies > 1 else None,
         "payload": _payload_text(letter),
     }
-    yield f"{printable(letter.key)} (round {letter.round}) of {letter.queue}"
+    yield printable(f"{letter.key} (round {letter.round}) of {letter.queue}")
     yield from (f"  {name + ':':<15}{printable(text)}" for name, text in facts.items() if text)
 
 
 def _payload(letter: DeadLetter) -> Any:
     """Return the payload for `--json`: JSON data if the payload is short JSON, otherwise the text that people see."""
-    value = _json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
+    value = json_or_text(letter.body) if len(letter.body) <= _PREVIEW else None
     return _payload_text(letter) if value is None or isinstance(value, str) else without_secrets(value)
 
 
@@ -424,16 +456,7 @@ def _payload_text(letter: DeadLetter) -> str:
         return f"unshown: {letter.unshown}"
     if not letter.whole:
         return f"left out by the broker's adapter ({count_text(letter.size, 'byte')})"
-    value = _json_or_text(letter.body)
+    value = json_or_text(letter.body)
     text = value if isinstance(value, str) else msgspec.json.encode(without_secrets(value)).decode()
     text = redact(text)
     return text if len(text) <= _PREVIEW else f"{text[:_PREVIEW]}… ({count_text(letter.size, 'byte')})"
-
-
-def _json_or_text(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return data.decode(errors="backslashreplace")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import click
 
-from steadyworker.cli.output import instant, json_line
+from steadyworker.backends.connections import Connections, job_queue
+from steadyworker.cli.output import FAR, instant, json_line
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import key_argument, queue_argument, worker_or_queue
+from steadyworker.cli.unknown import check_known
 from steadyworker.client import READ_AT_MOST, Client, JobStatus, QueueSearch
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, NoLedger
@@ -14,6 +20,7 @@ from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
+from steadyworker.worker import Worker
 
 _NOT_IN_LEDGER = (JobState.QUEUED, JobState.DELAYED, JobState.UNKNOWN)
 
@@ -47,13 +54,16 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, limi
     ActiveMQ and RocketMQ do not show every message; the command then names what it has not read.
     A message that a worker process holds is in the ledger.
     Exit code 1 means that the command has found neither a record nor a message; the text names what it has not searched.
+    It also means that neither the broker nor the ledger has this queue.
     """
     to = worker_or_queue(target)
     with Client.configured(options) as client:
         search = client.find(to, key, limit)
+        status: JobStatus | None
         try:
-            status: JobStatus | None = client.status(to, key)
-            problem = ""
+            if search.found is None and not search.messages_read:
+                _check(options, to)
+            status, problem = client.status(to, key), ""
         except (BrokerUnavailable, NoLedger) as error:
             status, problem = None, redact(str(error))
     if status is not None and status.state in _NOT_IN_LEDGER:
@@ -61,16 +71,22 @@ def command(ctx: click.Context, options: Options, *, target: str, key: str, limi
     if as_json:
         json_line(_record(key, status, search))
     else:
-        click.echo(f"ledger: {problem or _recorded(status)}")
-        click.echo(f"queue:  {_searched(search)}")
+        echo(f"ledger: {problem or _recorded(status)}")
+        echo(f"queue:  {_searched(search)}")
     ctx.exit(int(status is None and search.found is None))
+
+
+def _check(options: Options, to: type[Worker[Any, Any]] | str) -> None:
+    """Raise UnknownQueue or NoLedger as `check_known` does; the ledger's record can be found without the broker."""
+    with Connections(options) as links, suppress(BrokerUnavailable):
+        check_known(links, job_queue(to, options))
 
 
 def _recorded(status: JobStatus | None) -> str:
     if status is None:
         return ""
-    due = f", due at {instant(status.due_at)}" if status.due_at is not None else ""
-    reason = f"; {printable(redact(status.reason))}" if status.reason else ""
+    due = f", due at {_time(status.due_at)}" if status.due_at is not None else ""
+    reason = f"; {redact(status.reason)}" if status.reason else ""
     return f"{status.state}{due}{reason}"
 
 
@@ -83,10 +99,14 @@ def _searched(search: QueueSearch) -> str:
         if search.messages is not None:
             read = f"{search.messages_read:,} of {count_text(search.messages, 'message')}"
         return f"{read} read, and this key is not among them. {stopped}".rstrip()
-    due, sent_at = instant(search.found.due), instant(search.found.sent_at)
-    waits = f"delayed until {due}" if due else "ready"
+    due, sent_at = search.found.due, instant(search.found.sent_at)
+    waits = "ready" if due is None else f"delayed until {_time(due)}"
     sent = f", sent at {sent_at}" if sent_at else ""
     return f"message {search.messages_read:,} is this job's: {waits}{sent}."
+
+
+def _time(due: float) -> str:
+    return instant(due) or f"the {FAR}"
 
 
 def _record(key: str, status: JobStatus | None, search: QueueSearch) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,14 +10,15 @@ from typing import Any
 from rich.text import Text
 
 from steadyworker.cli.output import Column, ago, amount, clock_time, instant, screen, span
+from steadyworker.cli.paused import pause_parts
 from steadyworker.ledger.base import Orphan, Progress, Row, State
-from steadyworker.ledger.facts import Pause
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import OVERDUE, advice
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 _BAR = 10
+_DONE = State.DONE.value
 
 COLUMNS = (
     Column("QUEUE", least=16, most=30),
@@ -51,7 +53,7 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
 
     Instants are ISO 8601 in UTC, durations are seconds.
     """
-    row, progress, orphan, owner = job.row, job.progress, job.orphan, job.owner
+    row, progress, orphan, owner, pause = job.row, job.progress, job.orphan, job.owner, job.pause
     return {
         "namespace": row.id.namespace,
         "queue": row.id.queue,
@@ -68,12 +70,16 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
         "note": redact(progress.note) if progress else "",
         "eta": time_left(progress, now) if row.state is State.RUNNING else None,
         "reason": redact(row.reason),
-        "error_class": row.error_class,
+        "error_class": redact(row.error_class),
         "error": redact(row.error_text),
-        "cancelled": row.cancel_reason,
+        "cancelled": None if row.cancel_reason is None else redact(row.cancel_reason),
         "conflicts": row.conflicts,
         "due_in": row.due_in,
         "late_by": row.late_by,
+        "paused": pause is not None,
+        "paused_by": pause.who if pause else None,
+        "paused_at": instant(pause.at) if pause else None,
+        "pause_reason": redact(pause.reason) if pause else None,
         "message_missing_for": orphan.unseen_for if orphan else None,
         "hindrance": orphan.hindrance.value if orphan and orphan.hindrance else None,
         "fence": row.fence,
@@ -86,7 +92,6 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
         "pid": owner.pid if owner else None,
         "time_limit": owner.time_limit if owner else None,
         "connected": owner.connected if owner else None,
-        "paused": job.pause is not None,
         "uid": row.uid,
         "created_at": instant(row.created_at),
         "started_at": instant(row.started_at),
@@ -128,11 +133,13 @@ def _limit(run: float | None, owner: OwnerNow | None) -> str:
     """Return the share of the time limit that a run has used, such as `80% of 2 h 00 min`."""
     if run is None or owner is None or not owner.time_limit:
         return "–"
-    return f"{run / owner.time_limit:.0%} of {span(owner.time_limit)}"
+    return f"{share(run, owner.time_limit)} of {span(owner.time_limit)}"
 
 
 def state_text(job: ListedJob) -> str:
     """Return the job's state; for a run whose worker process does not renew its lease, the state of that process."""
+    if job.row.state is State.DONE:
+        return _DONE
     if job.row.state is State.RUNNING and job.owner is not None:
         if job.owner.liveness is Liveness.SILENT:
             return f"silent {job.owner.silent_for:.0f} s"
@@ -144,16 +151,10 @@ def state_text(job: ListedJob) -> str:
 def why(job: ListedJob, now: float) -> str:
     """Return the text of the column WHY: the time left, the cause of the job's state, the last error, and the remedy."""
     row, orphan = job.row, job.orphan
+    if row.state is State.DONE and not (row.reason or row.error_class or row.conflicts or row.cancel_reason):
+        return _losses(row)  # a long listing has almost only such jobs
     left = time_left(job.progress, now) if row.state is State.RUNNING else None
-    crashes, losses = row.counters.crashes, row.counters.losses
-    counts = ", ".join(
-        text
-        for number, text in (
-            (crashes, count_text(crashes, "crash", "crashes")),
-            (losses, count_text(losses, "loss", "losses")),
-        )
-        if number
-    )
+    counts = _losses(row)
     parts = [
         _owner_text(job.owner, paused=job.pause is not None) if job.owner is not None else "",
         f"about {span(left)} left" if left is not None and _goes_on(job) else "",
@@ -163,7 +164,7 @@ def why(job: ListedJob, now: float) -> str:
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
         f"no message came for {span(orphan.unseen_for)}; {advice(orphan)}" if orphan is not None else "",
-        _pause_text(job.pause) if job.pause is not None else "",
+        f"its queue is {'; '.join(pause_parts(job.pause, now))}" if job.pause is not None else "",
         row.reason,
         _error(row),
         counts,
@@ -173,14 +174,15 @@ def why(job: ListedJob, now: float) -> str:
     return redact("; ".join(dict.fromkeys(part for part in parts if part)))
 
 
+def _losses(row: Row) -> str:
+    """Return the number of crashes and of losses; an empty text if there are none."""
+    crashes = count_text(row.counters.crashes, "crash", "crashes") if row.counters.crashes else ""
+    losses = count_text(row.counters.losses, "loss", "losses") if row.counters.losses else ""
+    return ", ".join(filter(None, (crashes, losses)))
+
+
 def _goes_on(job: ListedJob) -> bool:
     return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
-
-
-def _pause_text(pause: Pause) -> str:
-    why = f": {pause.reason}" if pause.reason else ""
-    resume = f"`steadyworker resume {shlex.quote(pause.queue)}` ends the pause"
-    return f"its queue is paused by {pause.who}{why}; {resume}"
 
 
 def _owner_text(owner: OwnerNow, *, paused: bool) -> str:
@@ -222,17 +224,29 @@ def _error(row: Row) -> str:
 
 def progress_text(progress: Progress | None) -> str:
     """Return a run's progress for people, such as `30% 3/10 pages`."""
-    if progress is None or progress.done is None:
-        return progress.note if progress else ""
+    if progress is None:
+        return ""
+    note = redact(progress.note)
+    if progress.done is None:
+        return note
     if not progress.total:
-        return f"{amount(progress.done)} {progress.note}".rstrip()
-    share = f"{progress.done / progress.total:.0%}"
-    return f"{share} {amount(progress.done)}/{amount(progress.total)} {progress.note}".rstrip()
+        return f"{amount(progress.done)} {note}".rstrip()
+    part = share(progress.done, progress.total)
+    return f"{part} {amount(progress.done)}/{amount(progress.total)} {note}".rstrip()
+
+
+def share(part: float, whole: float) -> str:
+    """Return a part of a whole as a percentage without decimals, rounded down: 9,999 of 10,000 are `99%`."""
+    percent = 100 * part / whole
+    if not math.isfinite(percent):
+        return "?%"
+    whole_percent = math.floor(round(percent, 9))  # 100 * 0.29 is a little less than 29
+    return f"{whole_percent if part >= whole else min(99, whole_percent)}%"
 
 
 def _bar(progress: Progress | None) -> str | Text:
     text = progress_text(progress)
     if progress is None or progress.done is None or not progress.total:
         return text
-    done = round(_BAR * min(1.0, max(0.0, progress.done / progress.total)))
+    done = int(_BAR * min(1.0, max(0.0, progress.done / progress.total)))
     return Text.assemble(("━" * done, "cyan"), ("━" * (_BAR - done), "dim"), f" {text}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 import click
 from rich.console import Console, Group
@@ -12,18 +12,21 @@ from rich.live import Live
 from rich.text import Text
 
 from steadyworker.backends.connections import job_queue
-from steadyworker.cli.completion import complete_key, complete_target
+from steadyworker.cli.completion import complete_target
 from steadyworker.cli.job_lines import COLUMNS, as_record, cells, lines_of
 from steadyworker.cli.moment import moment
-from steadyworker.cli.output import json_line, padded, print_screen
+from steadyworker.cli.output import json_lines, padded, print_screen
+from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.show import print_story
-from steadyworker.cli.targets import worker_or_queue
+from steadyworker.cli.streams import echo
+from steadyworker.cli.targets import keys_argument, worker_or_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.listing import STATES, ListedJob, Listing, Wanted
 from steadyworker.outcome import JobState
+from steadyworker.text.plain_text import printable
 
 _REFRESH = 2.0
 _MOST = 1 << 31
@@ -54,7 +57,7 @@ Examples:
   steadyworker jobs --overdue --json | jq -r .key      # for an alert: prints nothing if no job is overdue""",
 )
 @click.argument("target", metavar="[MODULE:CLASS|QUEUE]", required=False, shell_complete=complete_target)
-@click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
+@keys_argument
 @click.option(
     "--state",
     "states",
@@ -126,8 +129,8 @@ def command(
         console = Console()
         if as_json:
             now = SystemClock().wall()
-            for job in islice(Listing(ledger, wanted, now).jobs(), limit or None):
-                json_line(as_record(job, now))
+            listed = islice(Listing(ledger, wanted, now).jobs(), limit or None)
+            json_lines(as_record(job, now) for job in listed)
         elif wanted.keys is not None and len(wanted.keys) == 1:
             if not print_story(ledger, wanted, verbose=verbose, as_json=False):
                 click.echo(f"No matching jobs in {ledger.url}.", err=True)
@@ -140,15 +143,17 @@ def command(
 def _print(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verbose: bool) -> None:
     now = SystemClock().wall()
     jobs = Listing(ledger, wanted, now).jobs()
-    shown = list(islice(jobs, limit or None))
-    if not shown:
+    first = list(islice(jobs, limit or (None if console.is_terminal else 1)))
+    if not first:
         click.echo(f"No matching jobs in {ledger.url}.", err=True)
     elif console.is_terminal:
-        print_screen(console, lines_of(shown, console.width, now, verbose=verbose))
+        print_screen(console, lines_of(first, console.width, now, verbose=verbose))
     else:
-        padded(COLUMNS, [cells(job, now) for job in shown])
-    if footer := _footer(len(shown), jobs):
+        padded(COLUMNS, (cells(job, now) for job in (first if limit else chain(first, jobs))))
+    if footer := _footer(len(first), jobs):
         click.echo(footer, err=True)
+    for text in pause_texts(ledger, now, wanted.namespace, wanted.queue):
+        echo(text, err=True)
 
 
 def _footer(shown: int, rest: Iterator[ListedJob]) -> str:
@@ -170,10 +175,12 @@ def _watch(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
     def picture() -> Group:
         now = SystemClock().wall()
         jobs = Listing(ledger, wanted, now).jobs()
-        shown = list(islice(jobs, min(limit or _MOST, max(1, console.height - 3))))
+        texts = pause_texts(ledger, now, wanted.namespace, wanted.queue)
+        paused = [Text(printable(text), no_wrap=True) for text in texts]
+        shown = list(islice(jobs, min(limit or _MOST, max(1, console.height - 3 - len(paused)))))
         lines = lines_of(shown, console.width, now, verbose=verbose, bar=True) if shown else iter(())
         footer = _footer(len(shown), jobs) or f"all jobs in {ledger.url}"
-        return Group(*lines, Text(f"{footer}; Ctrl-C ends only this view", style="dim", no_wrap=True))
+        return Group(*lines, *paused, Text(f"{footer}; Ctrl-C ends only this view", style="dim", no_wrap=True))
 
     watched(picture)
 

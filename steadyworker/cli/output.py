@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -55,16 +58,38 @@ class Column:
     most: int | None = None
 
 
+_UNPRINTABLE = re.compile(r"[^ -~]+")
+_BLOCK = 500
+"""The number of rows that are printed together, so that a million rows need neither a million writes nor their memory."""
+
+
 def json_line(value: Any) -> None:
     """
     Print a JSON value on one line of standard output.
 
-    A lone surrogate in a text (from a file's name that is not UTF-8) is printed as its JSON escape.
+    A character that is not printable, and a lone surrogate (from a file's name that is not UTF-8), are printed as their JSON escapes.
     """
+    click.echo(_json_text(value))
+
+
+def json_lines(values: Iterable[Any]) -> None:
+    """Print JSON values as `json_line` does, some hundred lines at a time."""
+    for block in _blocks(values):
+        click.echo("\n".join(map(_json_text, block)))
+
+
+def _json_text(value: Any) -> str:
     try:
-        click.echo(msgspec.json.encode(value).decode())
+        line = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
-        click.echo(json.dumps(msgspec.to_builtins(value)))
+        line = json.dumps(msgspec.to_builtins(value))
+    return line if line.isprintable() else _UNPRINTABLE.sub(lambda run: json.dumps(run[0])[1:-1], line)
+
+
+def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:
+    rest = iter(values)
+    while block := list(islice(rest, _BLOCK)):
+        yield block
 
 
 def without_secrets(value: Any) -> Any:
@@ -74,6 +99,16 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, list):
         return [without_secrets(inner) for inner in value]
     return redact(value) if isinstance(value, str) else value
+
+
+def json_or_text(data: bytes | None) -> Any:
+    """Return the data of a JSON text, or the text itself if it is no JSON; None for None."""
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return data.decode(errors="backslashreplace")
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -91,10 +126,15 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         padded(columns, rows)
 
 
-def padded(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under their titles as plain text, padded with spaces, and never cut or wrapped."""
-    for line in _padded([[column.title for column in columns], *rows]):
-        click.echo(line)
+def padded(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """
+    Print rows under their titles as plain text, padded with spaces, and never cut or wrapped.
+
+    The rows are printed while they are read, so a wide cell moves only the columns of its block of rows and of later blocks.
+    """
+    widths = [0] * len(columns)
+    for block in _blocks(chain([[column.title for column in columns]], rows)):
+        click.echo("\n".join(_padded(block, widths)))
 
 
 def framed(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
@@ -167,10 +207,12 @@ def screen(
             yield Text(f"  {printable(details[number - 1])}", style="dim")
 
 
-def _padded(rows: Sequence[Sequence[str]]) -> list[str]:
-    shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+def _padded(rows: Sequence[Sequence[str]], widths: list[int]) -> list[str]:
+    """Return the lines of these rows; `widths` become at least as wide as their cells."""
+    shown = [row if "".join(row).isprintable() else [printable(cell) for cell in row] for row in rows]
+    widths[:] = [max(width, *map(len, column)) for width, column in zip(widths, zip(*shown, strict=True), strict=True)]
+    line = "  ".join(f"%-{width}s" for width in widths)
+    return [(line % tuple(row)).rstrip() for row in shown]
 
 
 CUT = "WHY is cut: -v prints the whole text on a line below"
@@ -208,12 +250,38 @@ def span(seconds: float | None) -> str:
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
 
 
+FAR = "far future"
+"""The text for a time that is after the last year that a calendar can show."""
+
+
+def local_time(wall: float) -> time.struct_time | None:
+    """Return a wall-clock time in the local time zone, or None if no calendar shows it, such as the last hours of the year 9999 in Tokyo."""
+    return _in_calendar(time.localtime, wall)
+
+
+def _in_calendar(zone: Callable[[float], time.struct_time], wall: float) -> time.struct_time | None:
+    # A long listing has several times a row, and `datetime` is far slower than these functions.
+    try:
+        found = zone(wall)
+    except (ValueError, OverflowError, OSError):  # the number's size decides which error is raised
+        return None
+    return found if MINYEAR <= found.tm_year <= MAXYEAR else None
+
+
 def clock_time(wall: float | None, now: float) -> str:
-    """Return a wall-clock time for people, in the local time zone: `03:12` today, otherwise `26 Nov 03:12`; "–" for None."""
-    if instant(wall) is None or wall is None:
+    """
+    Return a wall-clock time for people, in the local time zone: `03:12` today, `26 Nov 03:12` in this year, otherwise `26 Nov 2024 03:12`.
+
+    Return "–" for None.
+    """
+    if wall is None:
         return "–"
-    then, today = (datetime.fromtimestamp(at).astimezone() for at in (wall, now))
-    return f"{then:%H:%M}" if then.date() == today.date() else f"{then:%d %b %H:%M}"
+    then, today = local_time(wall), local_time(now)
+    if then is None or today is None:
+        return FAR if wall > now else "–"
+    if then[:3] == today[:3]:
+        return f"{then.tm_hour:02}:{then.tm_min:02}"
+    return time.strftime("%d %b %H:%M" if then.tm_year == today.tm_year else "%d %b %Y %H:%M", then)
 
 
 def ago(seconds: float | None) -> str:
@@ -227,12 +295,11 @@ def instant(wall: float | None) -> str | None:
 
     Return None for a number outside the range of times, because another program's timestamp can be in milliseconds or nanoseconds.
     """
-    if wall is None:
+    found = None if wall is None else _in_calendar(time.gmtime, wall)
+    if found is None:
         return None
-    try:
-        return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):  # the number's size decides which error is raised
-        return None
+    year, month, day, hour, minute, second, *_ = found
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
 
 
 def amount(value: float) -> str:

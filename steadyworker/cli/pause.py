@@ -8,6 +8,7 @@ from steadyworker.actions.queues import PauseActions
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import warn_unlogged
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
 
@@ -32,4 +33,4 @@ def command(options: Options, *, target: str, reason: str) -> None:
     queue = job_queue(worker_or_queue(target), options)
     with Connections(options) as links:
         warn_unlogged(PauseActions(links, queue).pause(reason).unlogged)
-    click.echo(f"{queue.name} is paused: its workers receive no new message. Jobs that run go on.")
+    echo(f"{queue.name} is paused: its workers receive no new message. Jobs that run go on.")

@@ -8,8 +8,10 @@ from steadyworker.actions.queues import PauseActions
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import is_terminal, warn_unlogged
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
+from steadyworker.text.plain_text import printable
 from steadyworker.units import count_text
 
 _WARNING = """\
@@ -47,11 +49,11 @@ def command(ctx: click.Context, options: Options, *, target: str, name: str | No
                 f"Expected --name {queue.name}, because there is no terminal to ask on. Nothing was deleted."
             )
         if name is None:
-            click.echo(_WARNING.format(queue=queue.name), err=True)
+            click.echo(_WARNING.format(queue=printable(queue.name)), err=True)
             name = click.prompt("Type the queue's name to go on", default="", show_default=False, err=True)
         if name != queue.name:
-            click.echo(f"Expected the name {queue.name}, got {name!r}: nothing was deleted.", err=True)
+            echo(f"Expected the name {queue.name}, got {name!r}: nothing was deleted.", err=True)
             ctx.exit(1)
         purged = actions.purge()
         warn_unlogged(purged.unlogged)
-    click.echo(f"{count_text(purged.count, 'message')} of {queue.name} deleted.")
+    echo(f"{count_text(purged.count, 'message')} of {queue.name} deleted.")

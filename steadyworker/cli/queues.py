@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,8 +19,11 @@ from steadyworker.backends.waiting import QueueNow, queues_now
 from steadyworker.cli.completion import complete_target
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, amount, clock_time, instant, json_line, padded, print_screen, screen, span
+from steadyworker.cli.paused import pause_parts
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import worker_or_queue
+from steadyworker.cli.unknown import names, no_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, ConfigError, NoLedger
@@ -174,7 +176,7 @@ def _measure(links: Connections, options: Options, named: dict[str, JobQueue]) -
             there = adapter.exists()  # first, because the question for the identity can create a broker that is a file
             if not namespace:
                 typo = not there and isinstance(wanted.opened_as, str)
-                return Depth.unknown(_no_queue(links, queue)) if typo else adapter.depth()
+                return Depth.unknown(no_queue(queue, names(links))) if typo else adapter.depth()
             if not there or namespace not in (options.namespace, adapter.identity()):
                 return Depth.unknown(_OTHER_BROKER)
             if namespace == options.namespace:
@@ -190,15 +192,6 @@ def _measure(links: Connections, options: Options, named: dict[str, JobQueue]) -
     return measure
 
 
-def _no_queue(links: Connections, queue: str) -> str:
-    try:
-        near = difflib.get_close_matches(queue, {name for _, name in links.ledger().bindings()})
-    except NoLedger:
-        near = []
-    remedy = f"did you mean {' or '.join(near)}?" if near else "correct the name, or name the Worker"
-    return f"neither the broker nor the ledger has a queue of this name: {remedy}"
-
-
 def as_record(queue: QueueNow) -> dict[str, Any]:
     """
     Return a queue's record as `--json` prints it; a number that is unknown is null, and `why` has the reason.
@@ -211,13 +204,14 @@ def as_record(queue: QueueNow) -> dict[str, Any]:
         "namespace": queue.namespace,
         "queue": queue.queue,
         **depth,
+        "why": {number: redact(reason) for number, reason in queue.depth.why.items()},
         "next_due": instant(queue.depth.next_due),
         "running": queue.running,
         "workers": queue.workers,
         "unexplained_consumers": queue.unexplained,
         "paused_by": pause.who if pause else None,
         "paused_at": instant(pause.at) if pause else None,
-        "pause_reason": pause.reason if pause else None,
+        "pause_reason": redact(pause.reason) if pause else None,
     }
 
 
@@ -262,9 +256,7 @@ def why(queue: QueueNow, now: float) -> str:
     for number, reason in depth.why.items():
         unknown.setdefault(reason, []).append(number.replace("_", " "))
     parts = [
-        f"paused by {queue.pause.who} {span(now - queue.pause.at)} ago" if queue.pause else "",
-        queue.pause.reason if queue.pause else "",
-        f"`steadyworker resume {name}` ends the pause" if queue.pause else "",
+        *(pause_parts(queue.pause, now) if queue.pause else ()),
         "no worker consumes it: start one with `steadyworker run`" if waits else "",
         f"{count_text(queue.unexplained, 'consumer')} that no worker of this ledger explains"
         if queue.unexplained
@@ -280,7 +272,7 @@ def _alert(queues: Sequence[QueueNow], limits: AlertLimits) -> int:
     code = 0
     for queue in queues:
         for exceeded, text in alerts(queue, limits):
-            click.echo(printable(redact(text)), err=True)
+            echo(redact(text), err=True)
             code = EXCEEDED if exceeded else code or UNKNOWN
     return code
 

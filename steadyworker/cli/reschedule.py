@@ -12,9 +12,9 @@ from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import finish
 from steadyworker.cli.output import span
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import delay_option, keys_argument, queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
-from steadyworker.text.plain_text import printable
 
 
 @click.command(
@@ -43,13 +43,13 @@ def command(ctx: click.Context, options: Options, *, target: str, keys: Sequence
     queue = job_queue(worker_or_queue(target), options)
 
     def each(handled: Handled) -> None:
-        key = printable(handled.key)
+        key = handled.key
         text = (
             f"{key} {handled.problem}."
             if handled.problem
             else f"{key} ({handled.before}): due in {span(handled.due_in)}."
         )
-        click.echo(text, err=bool(handled.problem))
+        echo(text, err=bool(handled.problem))
 
     with Connections(options) as links:
         actions = JobActions(links, queue)

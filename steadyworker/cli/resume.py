@@ -8,6 +8,7 @@ from steadyworker.actions.queues import PauseActions
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import warn_unlogged
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
 
@@ -32,6 +33,6 @@ def command(ctx: click.Context, options: Options, *, target: str) -> None:
         resumed = PauseActions(links, queue).resume()
         warn_unlogged(resumed.unlogged)
     if not resumed.changed:
-        click.echo(f"{queue.name} is not paused.", err=True)
+        echo(f"{queue.name} is not paused.", err=True)
         ctx.exit(1)
-    click.echo(f"{queue.name} goes on: its workers receive messages again.")
+    echo(f"{queue.name} goes on: its workers receive messages again.")

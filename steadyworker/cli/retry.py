@@ -11,9 +11,9 @@ from steadyworker.actions.report import Handled
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import finish
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import keys_argument, queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
-from steadyworker.text.plain_text import printable
 
 
 @click.command(
@@ -45,13 +45,13 @@ def command(ctx: click.Context, options: Options, *, target: str, keys: Sequence
     queue = job_queue(worker_or_queue(target), options)
 
     def each(handled: Handled) -> None:
-        key = printable(handled.key)
+        key = handled.key
         text = (
             f"{key} {handled.problem}."
             if handled.problem
             else f"{key} ({handled.before}): its message is in {queue.name} again."
         )
-        click.echo(text, err=bool(handled.problem))
+        echo(text, err=bool(handled.problem))
 
     with Connections(options) as links:
         actions = JobActions(links, queue)

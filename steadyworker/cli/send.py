@@ -17,12 +17,12 @@ from steadyworker import payload as payloads
 from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.cli.output import json_line
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import queue_argument, worker_or_queue
 from steadyworker.client import Client, NewJob, message
 from steadyworker.config.resolve import Options
 from steadyworker.delivery import KEY
 from steadyworker.errors import BadPayload, SendError, SteadyWorkerError, delay_in_seconds
-from steadyworker.text.plain_text import printable
 from steadyworker.worker import Worker
 
 _FIELDS = "a JSON object with a payload, and if needed key, delay, headers and again"
@@ -130,7 +130,7 @@ def command(
     else:
         jobs = list(_read(file, queue))
         if not jobs:
-            click.echo(f"{printable(str(file))} has no job: nothing was sent.", err=True)
+            echo(f"{file} has no job: nothing was sent.", err=True)
     try:
         with Client.configured(options) as client:
             if file is None:
@@ -158,7 +158,7 @@ def _print(lines: Sequence[_FileLine], *, as_json: bool) -> None:
         if as_json:
             json_line({"key": line.job.key, "line": line.number or None})
         else:
-            click.echo(line.job.key)
+            echo(line.job.key or "")
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from steadyworker.cli.job_lines import as_record, progress_text, state_text, why
-from steadyworker.cli.output import ago, instant, span, tries
+from steadyworker.cli.output import FAR, ago, instant, json_or_text, local_time, span, tries, without_secrets
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.listing import ListedJob
 from steadyworker.ledger.story import StoryEntry, StoryKind
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, size_text
+
+RESULT_SHOWN = 2000
+"""The number of characters of a job's result that `show` prints without -v."""
 
 _INDENT = " " * 17
 _BECAUSE = {
@@ -40,14 +43,19 @@ _EVENTS = {
 }
 
 
-def story_record(job: ListedJob, entries: Sequence[StoryEntry], now: float) -> dict[str, Any]:
-    """Return the record of a job as `jobs --json` prints it, with its story."""
-    return {**as_record(job, now), "story": [_entry_record(entry) for entry in entries]}
+def story_record(
+    job: ListedJob, entries: Sequence[StoryEntry], now: float, result: bytes | None = None
+) -> dict[str, Any]:
+    """Return the record of a job as `jobs --json` prints it, with its result (JSON text) and its story."""
+    value = None if result is None else without_secrets(json_or_text(result))
+    return {**as_record(job, now), "result": value, "story": [_entry_record(entry) for entry in entries]}
 
 
 def _entry_record(entry: StoryEntry) -> dict[str, Any]:
     fact = entry.attempt or entry.event or entry.action
-    details: dict[str, Any] = msgspec.to_builtins(fact)
+    details: dict[str, Any] = {
+        name: redact(value) if isinstance(value, str) else value for name, value in msgspec.to_builtins(fact).items()
+    }
     times: dict[str, Any] = {
         name: instant(details[name]) for name in ("at", "started_at", "ended_at") if name in details
     }
@@ -56,12 +64,18 @@ def _entry_record(entry: StoryEntry) -> dict[str, Any]:
 
 
 def story_lines(
-    job: ListedJob, entries: Sequence[StoryEntry], now: float, width: int, *, verbose: bool = False
+    job: ListedJob,
+    entries: Sequence[StoryEntry],
+    now: float,
+    width: int,
+    result: bytes | None = None,
+    *,
+    verbose: bool = False,
 ) -> Iterator[str]:
     """
-    Yield the lines of a job's story: its state and what it needs, then one entry after the other.
+    Yield the lines of a job's story: its state, what it needs and its result (JSON text), then one entry after the other.
 
-    Without `verbose`, only the last traceback is printed.
+    Without `verbose`, only the last traceback is printed, and a long result is cut.
     """
     row = job.row
     again = f" (round {row.id.round})" if row.id.round else ""
@@ -72,6 +86,7 @@ def story_lines(
         f"{counters}; {span(until - row.created_at)} in all",
         f"{progress_text(job.progress)}, {ago(now - job.progress.at)}" if job.progress else "",
         why(job, now),
+        "" if result is None else f"result: {_result_text(result, whole=verbose)}",
     ]
     for fact in filter(None, facts):
         yield from _wrapped(fact, width, "  ", "  ")
@@ -87,6 +102,15 @@ def story_lines(
         yield "No run, event or action is recorded."
 
 
+def _result_text(result: bytes, *, whole: bool) -> str:
+    """Return a result without recognised secrets; if it is long, only its beginning, unless `whole` is true."""
+    value = json_or_text(result)
+    text = value if isinstance(value, str) else msgspec.json.encode(without_secrets(value)).decode()
+    if whole or len(text) <= RESULT_SHOWN:
+        return text
+    return f"{redact(text)[:RESULT_SHOWN]}… ({count_text(len(result), 'byte')}; -v prints all)"
+
+
 def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
     return textwrap.wrap(
         printable(redact(text)),
@@ -100,7 +124,9 @@ def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
 
 def _moment(at: float) -> str:
     """Return a wall-clock time in the local time zone, always in 15 characters: `26 Nov 03:12:05`."""
-    return "–".ljust(15) if instant(at) is None else f"{datetime.fromtimestamp(at).astimezone():%d %b %H:%M:%S}"
+    shown = local_time(at)
+    text = (FAR if at > 0 else "–") if shown is None else time.strftime("%d %b %H:%M:%S", shown)
+    return text.ljust(15)
 
 
 def _text(entry: StoryEntry) -> str:

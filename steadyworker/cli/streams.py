@@ -9,7 +9,10 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
+import click
+
 from steadyworker.system.streams import open_standard_streams
+from steadyworker.text.plain_text import printable
 
 
 class OutputFailed(OSError):
@@ -69,6 +72,11 @@ def prepare() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = cast(TextIO, _Output(sys.stdout)), cast(TextIO, _Errors(sys.stderr))
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text on one line, with an escape for each unprintable character."""
+    click.echo(printable(text), err=err)
 
 
 def discard_output() -> None:

@@ -26,15 +26,16 @@ from steadyworker.worker import WORKER, Worker, load_worker
 _PACKAGE = Path(__file__).parents[1]
 
 
-def _key(_ctx: click.Context, _argument: click.Parameter, key: str) -> str:
+def ledger_key(_ctx: click.Context, _argument: click.Parameter, key: str | None) -> str | None:
+    """Return a key as the ledger stores it; raise click.UsageError for a key that no job can have."""
     try:
-        return checked_key(key)
+        return None if key is None else checked_key(key)
     except ValueError as error:
         raise click.UsageError(f"{error} `steadyworker jobs` shows the keys.") from error
 
 
 def _keys(ctx: click.Context, argument: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_key(ctx, argument, key) for key in keys)
+    return tuple(found for key in keys if (found := ledger_key(ctx, argument, key)) is not None)
 
 
 def _delay(_ctx: click.Context, _option: click.Parameter, text: str | None) -> float:
@@ -54,7 +55,7 @@ worker_arguments = click.argument(
 )
 queue_argument = click.argument("target", metavar="MODULE:CLASS|QUEUE", shell_complete=complete_target)
 keys_argument = click.argument("keys", metavar="[KEY]...", nargs=-1, callback=_keys, shell_complete=complete_key)
-key_argument = click.argument("key", callback=_key, shell_complete=complete_key)
+key_argument = click.argument("key", callback=ledger_key, shell_complete=complete_key)
 
 
 def find_worker(target: str) -> type[Worker[Any, Any]]:

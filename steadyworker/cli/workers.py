@@ -9,16 +9,20 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
-from steadyworker.backends.waiting import RECENT, unexplained_consumers
+from steadyworker.backends.waiting import RECENT, unexplained_now
 from steadyworker.cli.jobs import watched
 from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen, span
+from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import open_ledger, settings
-from steadyworker.clock import SystemClock
+from steadyworker.cli.streams import echo
+from steadyworker.clock import SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Liveness
+from steadyworker.text.plain_text import printable
+from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 _COLUMNS = (
@@ -64,7 +68,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
     List the worker processes, those that need a person first.
 
     WHY has what a worker process needs, and the command that helps.
-    Below are the consumers at the broker that no worker process of this ledger explains.
+    Below are the paused queues, and the consumers at the broker that no worker process of this ledger explains.
     """
     if watch and as_json:
         raise click.UsageError("Expected --watch or --json, got both: run `workers --json` as often as you need it.")
@@ -72,12 +76,11 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
     with open_ledger(options) as ledger:
 
         def found() -> Sequence[WorkerNow]:
-            within = options.namespace
             listed = workers(ledger, SystemClock().wall(), every=every)
-            return [each for each in listed if within is None or any(n.startswith(f"{within}/") for n in each.names)]
+            return listed if options.namespace is None else of_namespace(ledger, listed, options.namespace)
 
         if watch and console.is_terminal:
-            _watch(found, ledger, console, verbose=verbose)
+            _watch(found, lambda: notes(ledger, SystemClock().wall(), options.namespace), console, verbose=verbose)
             return
         listed, now = found(), SystemClock().wall()
         if as_json:
@@ -90,8 +93,8 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
             print_screen(console, lines_of(listed, console.width, now, verbose=verbose))
         else:
             padded(_COLUMNS, [cells(worker, now) for worker in listed])
-        for text in foreign(ledger, listed):
-            click.echo(text, err=True)
+        for text in notes(ledger, now, options.namespace):
+            echo(text, err=True)
 
 
 def as_record(worker: WorkerNow) -> dict[str, Any]:
@@ -107,7 +110,7 @@ def as_record(worker: WorkerNow) -> dict[str, Any]:
         "stage": report.stage if report else None,
         "renewed_ago": seen.seen_ago,
         "ready": report.ready if report else None,
-        "not_ready": list(report.not_ready) if report else None,
+        "not_ready": [redact(text) for text in report.not_ready] if report else None,
         "queues": {
             name: {
                 "slots": queue.slots,
@@ -124,7 +127,7 @@ def as_record(worker: WorkerNow) -> dict[str, Any]:
         "troubles": [trouble.value for trouble in worker.troubles],
         "stuck": list(worker.stuck),
         "deaths": worker.deaths,
-        "findings": [{"id": each.id, "level": each.level, "text": each.text} for each in report.findings]
+        "findings": [{"id": each.id, "level": each.level, "text": redact(each.text)} for each in report.findings]
         if report
         else None,
     }
@@ -179,7 +182,7 @@ def why(worker: WorkerNow) -> str:
     queues = report.queues.items() if report is not None and worker.liveness is not Liveness.GONE else ()
     if paused := ", ".join(name.rpartition("/")[2] for name, queue in queues if queue.paused):
         texts.append(f"paused: {paused}")
-    return "; ".join(dict.fromkeys(texts))
+    return redact("; ".join(dict.fromkeys(texts)))
 
 
 def _texts(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
@@ -215,12 +218,19 @@ def _errors(worker: WorkerNow) -> list[str]:
     return [finding.text for finding in report.findings if finding.level == "error"] if report else []
 
 
-def foreign(ledger: Ledger, listed: Sequence[WorkerNow]) -> Iterator[str]:
+def notes(ledger: Ledger, now: float, namespace: str | None = None) -> Iterator[str]:
+    """Yield the texts below the table: each paused queue, and each queue with consumers that no worker process explains."""
+    yield from pause_texts(ledger, now, namespace)
+    yield from foreign(ledger, now, namespace)
+
+
+def foreign(ledger: Ledger, now: float, namespace: str | None = None) -> Iterator[str]:
     """Yield a text for each queue with consumers at the broker that no worker process of this ledger explains."""
-    living = [worker.seen for worker in listed if worker.liveness is not Liveness.GONE]
+    owners = ledger.owners()
     for measured in ledger.facts.depths():
-        name = registered_name(measured.namespace, measured.queue)
-        if measured.age <= RECENT and (unexplained := unexplained_consumers(measured.depth, name, living)):
+        if measured.age > RECENT or namespace not in (None, measured.namespace):
+            continue
+        if unexplained := unexplained_now(ledger, measured, owners, now, Times()):
             count = count_text(unexplained, "consumer")
             yield (
                 f"{measured.queue}: {count} at the broker that no worker process of this ledger explains: "
@@ -228,11 +238,20 @@ def foreign(ledger: Ledger, listed: Sequence[WorkerNow]) -> Iterator[str]:
             )
 
 
-def _watch(found: Callable[[], Sequence[WorkerNow]], ledger: Ledger, console: Console, *, verbose: bool) -> None:
+def of_namespace(ledger: Ledger, listed: Sequence[WorkerNow], namespace: str) -> Sequence[WorkerNow]:
+    """Return the worker processes that consume a queue of this namespace."""
+    # A namespace can have slashes, so the beginning of a registered name does not show the namespace.
+    of = {registered_name(*pair): pair[0] for pair in ledger.bindings()}
+    return [each for each in listed if any(of.get(name) == namespace for name in each.names)]
+
+
+def _watch(
+    found: Callable[[], Sequence[WorkerNow]], below: Callable[[], Iterator[str]], console: Console, *, verbose: bool
+) -> None:
     def picture() -> Group:
         listed, now = found(), SystemClock().wall()
         lines = lines_of(listed, console.width, now, verbose=verbose) if listed else iter(())
-        texts = [Text(text) for text in foreign(ledger, listed)]
+        texts = [Text(printable(text)) for text in below()]
         return Group(*lines, *texts, Text("Ctrl-C ends only this view", style="dim", no_wrap=True))
 
     watched(picture)

@@ -143,12 +143,16 @@ class Wanted(Struct, frozen=True):
 
     def fits(self, row: Row) -> bool:
         """Return whether a row has one of the wanted states, and its last event is not too old."""
-        at = next(at for at in (row.ended_at, row.started_at, row.created_at) if at is not None)
-        if self.states is None:
-            named = self.keys is not None or row.job_state is not JobState.CANCEL_WAITING
-        else:
-            named = row.job_state in self.states
-        return named and (self.since is None or at >= self.since)
+        if self.since is not None:
+            at = next(at for at in (row.ended_at, row.started_at, row.created_at) if at is not None)
+            if at < self.since:
+                return False
+        if self.states is not None:
+            return row.job_state in self.states
+        # Only an interrupted row can be a cancel that waits; the check saves most rows of a long listing the next one.
+        if self.keys is not None or row.state is not State.INTERRUPTED:
+            return True
+        return row.job_state is not JobState.CANCEL_WAITING
 
     def query(self, *states: State) -> JobFilter:
         """Return the ledger's conditions for the rows in these states, or in all states if none is named."""
@@ -209,7 +213,7 @@ class Listing:
             ended = replace(self._wanted.query(State.DONE, State.DEAD), last=True)
             for query in (self._wanted.query(State.INTERRUPTED), ended):
                 for row, progress in self._ledger.jobs(query):
-                    if row.id not in listed and self._wanted.fits(row):
+                    if self._wanted.fits(row) and row.id not in listed:
                         yield self._job(row, progress)
 
     def _of_keys(self, keys: Collection[str]) -> Iterator[ListedJob]:
@@ -219,15 +223,17 @@ class Listing:
                 last = self._ledger.last_round(namespace, queue, key)
                 for round_ in range(-1 if last is None else last, -1, -1):
                     row = self._ledger.read(JobId(namespace, queue, key, round_))
-                    if row is not None and self._wanted.fits(row):
-                        need = None if round_ != last else self._need(row)
-                        yield self._job(row, self._ledger.last_progress(row.id), need)
+                    if row is None or not self._wanted.fits(row):
+                        continue
+                    progress = self._ledger.last_progress(row.id)
+                    need = None if round_ != last else self._need(row)
+                    late = need in (Need.STRANDED, Need.OVERDUE)
+                    if self._has_text(row, progress) and (late or not self._wanted.overdue):
+                        yield self._job(row, progress, need)
 
     def _ordered(self) -> Iterator[ListedJob]:
         """Yield the jobs that need a person, then those that run or wait; a job can come twice."""
-        for orphan in self.orphans.values():
-            if orphan.hindrance is not None and self._has_text(orphan.row):
-                yield self._job(orphan.row, self._ledger.last_progress(orphan.row.id), Need.STRANDED)
+        yield from self._stranded()
         wanted, read = self._wanted, self._ledger.jobs
         for row, progress in read(replace(wanted.query(), late_by=OVERDUE, lost=None if wanted.overdue else CRASHES)):
             yield self._job(row, progress, self._need(row))
@@ -245,8 +251,16 @@ class Listing:
             for row, progress in read(replace(wanted.query(*_WAITING), snoozed=snoozed)):
                 yield self._job(row, progress)
 
-    def _has_text(self, row: Row) -> bool:
-        texts = (row.id.key, row.reason, row.error_class, row.error_text, row.cancel_reason or "")
+    def _stranded(self) -> Iterator[ListedJob]:
+        for orphan in self.orphans.values():
+            if orphan.hindrance is not None:
+                progress = self._ledger.last_progress(orphan.row.id)
+                if self._has_text(orphan.row, progress):
+                    yield self._job(orphan.row, progress, Need.STRANDED)
+
+    def _has_text(self, row: Row, progress: Progress | None) -> bool:
+        note = progress.note if progress is not None else ""
+        texts = (row.id.key, row.reason, row.error_class, row.error_text, row.cancel_reason or "", note)
         return self._wanted.grep is None or any(self._wanted.grep.lower() in text.lower() for text in texts)
 
     def _job(self, row: Row, progress: Progress | None, need: Need | None = None) -> ListedJob:

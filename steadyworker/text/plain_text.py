@@ -53,6 +53,8 @@ def as_unicode(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return the text on one line, with an escape for each unprintable character."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 

@@ -153,7 +153,7 @@ _HINTS = (
 
 def redact(text: str) -> str:
     """Return the text with `***` in place of every recognised password, token and Authorization."""
-    if not may_hold_secret(text):
+    if not text or not may_hold_secret(text):
         return text
     if "://" in text and "@" in text:
         text = _WORD.compiled.sub(_redacted_word, text)

@@ -108,7 +108,7 @@ class Fleet:
         self.beat()
         facts = self.ledger.facts
         facts.pause("shop", "refunds", "ann@desk", "the bank is closed")
-        facts.record_depth("shop", "exports", Depth(40, 1, None, 5, 2, 11, 1800.0))
+        facts.record_depth("shop", "exports", Depth(40, 1, None, 5, 2, 12, 1800.0))
         why = "the broker's statistics are off"
         facts.record_depth(
             "shop", "refunds", Depth(0, 0, None, None, 0, None, None, {"unacked": why, "consumers": why})

@@ -14,8 +14,10 @@ from steadyworker.backends.waiting import QueueNow, queues_now, unexplained_cons
 from steadyworker.cli import job_lines, queues, workers
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Ledger, OwnerSeen
+from steadyworker.ledger.facts import LinkEvent
 from steadyworker.ledger.fleet import Trouble
 from steadyworker.ledger.fleet import workers as all_workers
+from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Listing, Need, Wanted
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.testing.clock import FakeClock
@@ -37,11 +39,11 @@ cancelled  cancelled         0                       0 s  cancelled: wrong month
 JOBS_140 = """\
 KEY        STATE      ATTEMPTS  PROGRESS               LIMIT  STARTED      ELAPSED    LAST PROGRESS  WHY
 crashing   retrying          0                             –    22:54            –                –  2 crashes; due in 9 min 30 s; killed b…
-stuck      running           0  10% 10/1…  35% of 2 h 00 min    22:13  41 min 30 s  41 min 30 s ago  no progress for half an hour; `steadyw…
+stuck      running           0  10% 10/1…  34% of 2 h 00 min    22:13  41 min 30 s  41 min 30 s ago  no progress for half an hour; `steadyw…
 failed     dead              0                             –    22:54          0 s                –  exhausted; ValueError: cannot reach am…
 lost       gone              0              0% of 2 h 00 min    22:54         30 s                –  taken over by another worker within 1 …
 well       running           0  50% 50/1…   1% of 2 h 00 min    22:53   1 min 30 s         30 s ago  about 4 min 30 s left
-detached   running           0             35% of 2 h 00 min    22:13  41 min 30 s                –  its worker has no connection to the br…
+detached   running           0             34% of 2 h 00 min    22:13  41 min 30 s                –  its worker has no connection to the br…
 cancelled  cancelled         0                             –    22:54          0 s                –  cancelled: wrong month
 """
 QUEUES_80 = """\
@@ -51,7 +53,7 @@ refunds      0            –        0     0        9  paused by ann@desk 5 s ag
 """
 QUEUES_140 = """\
 QUEUE    READY       OLDEST  DELAYED  UNACKED  DEAD  RUNNING  CONSUMERS  WORKERS  WHY
-exports     40  30 min 00 s        1        5     2        4         11        9  2 consumers that no worker of this ledger explains; `stea…
+exports     40  30 min 00 s        1        5     2        4         12        9  2 consumers that no worker of this ledger explains; `stea…
 refunds      0            –        0        ?     0        0          ?        9  paused by ann@desk 5 s ago; the bank is closed; `steadywo…
 """
 WORKERS_80 = """\
@@ -120,7 +122,7 @@ def listed(fleet: Fleet) -> Listing:
 def screens(fleet: Fleet, width: int, *, verbose: bool = False) -> list[str]:
     """Return what `jobs`, `queues` and `workers` show on a terminal of this width."""
     now = fleet.clock.wall()
-    waiting = queues_now(fleet.ledger, SHOP, never)
+    waiting = queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)
     processes = all_workers(fleet.ledger, now)
     tables = [
         job_lines.lines_of(list(listed(fleet).jobs()), width, now, verbose=verbose),
@@ -186,12 +188,42 @@ def test_what_needs_a_person_is_a_value_too(fleet: Fleet) -> None:
 
 
 def test_consumers_that_no_worker_explains_are_counted(fleet: Fleet) -> None:
-    """Nine worker processes live, and the broker counts eleven consumers; without a number, nothing is claimed."""
-    exports, refunds = queues_now(fleet.ledger, SHOP, never)
+    """Nine worker processes live, one has just died, and the broker counts twelve consumers; without a number, nothing is claimed."""
+    exports, refunds = queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)
     assert (exports.unexplained, refunds.unexplained) == (2, None)
-    processes = all_workers(fleet.ledger, fleet.clock.wall())
-    (text,) = workers.foreign(fleet.ledger, processes)
+    (text,) = workers.foreign(fleet.ledger, fleet.clock.wall())
     assert text.startswith("exports: 2 consumers at the broker that no worker process of this ledger explains: ")
+    assert list(workers.foreign(fleet.ledger, fleet.clock.wall(), "shop")) == [text]
+    assert list(workers.foreign(fleet.ledger, fleet.clock.wall(), "shop/eu")) == []
+
+
+def test_a_worker_process_that_has_just_stopped_or_died_explains_its_consumers(fleet: Fleet) -> None:
+    """A depth that was measured before its end still counts its consumers; a depth of a minute later does not explain any more."""
+
+    def unexplained() -> int | None:
+        (exports,) = queues_now(fleet.ledger, SHOP[:1], never, clock=fleet.clock)
+        return exports.unexplained
+
+    del fleet.living["worker-9"]
+    events = ("connected", "draining", "draining")
+    fleet.ledger.facts.add_link_events(
+        [LinkEvent("worker-9", "exports", fleet.clock.wall(), 1, event) for event in events]  # type: ignore[arg-type]
+    )
+    assert unexplained() == 2, "it lives, and drains"
+    fleet.ledger.unregister("worker-9")
+    assert unexplained() == 1, "it was two consumers, and one worker process"
+    fleet.pass_time(90.0)
+    fleet.ledger.facts.record_depth("shop", "exports", Depth(40, 1, None, 5, 2, 12, 1800.0))
+    assert unexplained() == 4
+
+
+def test_workers_of_a_namespace_are_those_that_consume_one_of_its_queues(fleet: Fleet) -> None:
+    """The name of a namespace can have slashes."""
+    fleet.ledger.bind("shop/eu", "exports", "shop/eu")
+    fleet.ledger.register("worker-eu", "host-eu", [registered_name("shop/eu", "exports")])
+    listed = all_workers(fleet.ledger, fleet.clock.wall())
+    assert [each.seen.host for each in workers.of_namespace(fleet.ledger, listed, "shop/eu")] == ["host-eu"]
+    assert len(workers.of_namespace(fleet.ledger, listed, "shop")) == len(listed) - 1
 
 
 def test_no_screen_shows_a_secret(fleet: Fleet) -> None:
@@ -200,7 +232,7 @@ def test_no_screen_shows_a_secret(fleet: Fleet) -> None:
     now = fleet.clock.wall()
     records: list[Callable[[], object]] = [
         lambda: [job_lines.as_record(job, now) for job in listed(fleet).jobs()],
-        lambda: [queues.as_record(each) for each in queues_now(fleet.ledger, SHOP, never)],
+        lambda: [queues.as_record(each) for each in queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)],
         lambda: [workers.as_record(each) for each in all_workers(fleet.ledger, now)],
     ]
     assert SECRET not in "".join(str(record()) for record in records)

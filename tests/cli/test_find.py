@@ -62,6 +62,20 @@ def test_a_limit_that_is_the_queues_length_stops_no_search(shell: Shell, queues:
     assert done.lines[1:] == ["queue:  2 messages read, and this key is not among them."]
 
 
+def test_a_queue_that_neither_broker_nor_ledger_has_is_an_error_with_the_near_names(
+    shell: Shell, queues: Queues
+) -> None:
+    """Before, the command printed that no message has this key, as if the queue were there and empty."""
+    queues.job("k-1")
+    for done in (shell("find", "export", "k-1"), shell("find", "export", "k-1", "--json")):
+        assert (done.code, done.out) == (1, "")
+        assert "neither the broker nor the ledger has a queue of this name: did you mean exports?" in done.err
+    empty = shell("find", "export", "k-1", environ={"STEADYWORKER_STATE_DIR": str(shell.folder / "elsewhere")})
+    assert (empty.code, empty.out) == (1, "")
+    assert "correct the name, or name the Worker" in empty.err
+    assert not (shell.folder / "elsewhere").exists()
+
+
 def test_before_the_first_worker_the_queue_is_searched_all_the_same(shell: Shell) -> None:
     send(shell, "k-1")
     done = shell("find", "app:Exports", "k-1")

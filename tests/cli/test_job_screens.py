@@ -132,8 +132,8 @@ KEY                     STATE        ATTEMPTS  PROGRESS             LIMIT       
 crashing                retrying            0                           –         22:13           –  2 crashes; due in 1 h 57 min; killed b…
 dead                    dead                2                           –         22:13         0 s  exhausted: ValueError: no such merchan…
 report-of-the-whole-y…  running             0  30% 1,2…  1% of 2 h 00 min         22:14  1 min 40 s  about 46 min 00 s left
-on-a-dead-worker        gone                0            2% of 2 h 00 min         22:13  2 min 20 s  taken over by another worker within 50…
-on-a-silent-worker      silent 40 s         0            2% of 2 h 00 min         22:13  2 min 20 s  no renewal for 40 s: frozen, or cut of…
+on-a-dead-worker        gone                0            1% of 2 h 00 min         22:13  2 min 20 s  taken over by another worker within 50…
+on-a-silent-worker      silent 40 s         0            1% of 2 h 00 min         22:13  2 min 20 s  no renewal for 40 s: frozen, or cut of…
 retrying                retrying            2                           –         22:13           –  due in 1 h 57 min; ValueError: no such…
 scheduled               scheduled           0                           –         22:13           –  due in 1 h 57 min; snoozed for 2 h
 cancelled               cancelled           0                           –         22:13         0 s  cancelled: wrong month
@@ -328,3 +328,20 @@ def test_only_living_owners_that_consume_the_queue_are_heirs() -> None:
     owner = owner_now(ROW, owners, TIMES)
     assert owner is not None
     assert owner.heirs == 1
+
+
+def test_a_job_of_a_lost_worker_process_waits_for_the_end_of_a_pause(night: Night) -> None:
+    """The other worker processes obey the pause, and will take the job over, so nobody has to start another one."""
+    night.ledger.facts.pause("shop", "exports", "ann@desk", "the bank is closed")
+    for owner in ("alive", "silent"):
+        night.ledger.register(owner, "host-1", [f"{NAME}{QUIET}"])
+    jobs = {job.row.id.key: job for job in night.jobs()}
+    (pause,) = night.ledger.facts.pauses()
+    paused = {key for key, job in jobs.items() if job.pause == pause}
+    assert paused == {"crashing", "on-a-dead-worker", "retrying", "scheduled"}
+    assert jobs["on-a-dead-worker"].need is None
+    text = (
+        "its worker is gone; its queue is paused by ann@desk 0 s ago; the bank is closed; `steadyworker resume exports`"
+    )
+    assert text in shown(night, 300)
+    assert "start one with" not in shown(night, 300)

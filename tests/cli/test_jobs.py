@@ -20,13 +20,15 @@ from typing import Self
 
 import pytest
 from msgspec.structs import replace
+from rich.text import Text
 
 from steadyworker.backends.opening import open_ledger
-from steadyworker.cli.job_lines import as_record, why
+from steadyworker.cli.job_lines import COLUMNS, as_record, cells, progress_text, why
 from steadyworker.cli.output import amount, instant, span
 from steadyworker.ledger.base import JobId, Ledger, Moving, Progress, Row, State, Verdict
 from steadyworker.ledger.lease import registered_name
-from steadyworker.ledger.listing import ListedJob
+from steadyworker.ledger.listing import ListedJob, Liveness, OwnerNow
+from steadyworker.names import normal_key
 from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import printable
 from tests.cli.kit import Queues, Shell, let_pass
@@ -102,6 +104,35 @@ def test_can_be_limited_to_a_state_a_queue_and_a_number(shell: Shell, queues: Qu
     assert shell("jobs", "--limit", "3").err == ""
 
 
+def test_named_keys_are_found_and_filtered_as_all_other_jobs(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1", lambda ledger, row: ledger.done(row.token))
+    queues.job("k-2", progress(3, 10))
+    queues.job(normal_key("merchant 17"))
+
+    def keys(*arguments: str) -> list[str]:
+        return [job["key"] for job in shell("jobs", "exports", *arguments, "--json").records]
+
+    assert keys("merchant 17") == [normal_key("merchant 17")]
+    assert keys("k-1", "k-2", "merchant 17", "--grep", "PAGES") == ["k-2"]
+    assert keys("k-1", "k-2", "--state", "done") == ["k-1"]
+    assert keys("k-1", "k-2", "--since", "today") == ["k-1", "k-2"]
+    assert keys("k-1", "k-2", "--since", "2099-01-31") == []
+    assert keys("k-1", "k-2", "--overdue") == []
+    shown = shell("jobs", "exports", "k-2", "--grep", "another text")
+    assert (shown.code, shown.out) == (0, "")
+    assert "No matching jobs" in shown.err
+    wrong = shell("jobs", "exports", "")
+    assert wrong.code == 64
+    assert "Expected a key that is not empty" in wrong.err
+
+
+def test_actions_on_a_key_are_found_by_the_key_that_the_sender_gave(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1")
+    assert shell("cancel", "exports", "merchant 17").code == 0
+    (action,) = shell("actions", "--key", "merchant 17", "--json").records
+    assert action["keys"] == [normal_key("merchant 17")]
+
+
 def test_overdue_is_empty_while_all_is_well(shell: Shell, queues: Queues) -> None:
     queues.job("k-1")
     queues.job("k-2", lambda ledger, row: ledger.moving(row.token, Verdict(Moving.RETRY, "again", Counters(), 60)))
@@ -130,6 +161,8 @@ def test_a_job_of_which_no_message_came_is_listed_with_the_hindrance_and_the_com
 
     overdue = shell("jobs", "--overdue", "--json").records
     assert sorted(job["key"] for job in overdue) == ["k-1", "k-2", "k-3", "k-6"]
+    named = ("jobs", "exports", "k-1", "k-4", "k-5", "k-6", "k-7")
+    assert [job["key"] for job in shell(*named, "--overdue", "--json").records] == ["k-1", "k-6"]
     text = shell("jobs").out
     assert (
         "no message came for 2 h 00 min; no worker runs it by itself, because another ledger may have done it" in text
@@ -179,6 +212,33 @@ def test_a_number_of_any_size_can_be_shown() -> None:
     assert [instant(number) for number in odd] == [None] * 5
     assert [amount(number) for number in odd] == ["inf", "-inf", "nan", "1e+300", "1,700,000,000,000"]
     assert [span(number) for number in odd[:3]] == ["–"] * 3
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "expected"),
+    [
+        (997, 1000, "99% 997/1,000"),
+        (9_999_999, 10_000_000, "99% 9,999,999/10,000,000"),
+        (1 - 1e-12, 1, "99% 1.0/1"),
+        (1000, 1000, "100% 1,000/1,000"),
+        (1005, 1000, "100% 1,005/1,000"),
+        (29, 100, "29% 29/100"),
+        (58, 100, "58% 58/100"),
+        (0, 10, "0% 0/10"),
+        (1e308, 0.5, "?% 1e+308/0.5"),
+    ],
+)
+def test_a_share_is_rounded_down_so_that_a_part_is_never_the_whole(done: float, total: float, expected: str) -> None:
+    assert progress_text(Progress(done, total, "", 0.0)) == expected
+
+
+def test_a_run_just_below_its_time_limit_has_not_used_all_of_it_and_its_bar_is_not_full() -> None:
+    owner = OwnerNow(Liveness.ALIVE, 1.0, 89.0, 0, time_limit=1000.0)
+    row = replace(ROW, state=State.RUNNING, started_at=0.0)
+    shown = cells(ListedJob(row, Progress(997, 1000, "", 997.0), owner=owner), 997.0, bar=True)
+    assert shown[COLUMNS.index(next(column for column in COLUMNS if column.title == "LIMIT"))] == "99% of 16 min 40 s"
+    (bar,) = [cell for cell in shown if isinstance(cell, Text)]
+    assert [bar.plain[span.start : span.end] for span in bar.spans] == ["━" * 9, "━"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +13,12 @@ from steadyworker.adapter import Adapter, Depth
 from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.backends.opening import open_ledger
 from steadyworker.cli.queues import _measure
+from steadyworker.config.resolve import load
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
+from steadyworker.outcome import Counters
 from tests.cli.kit import Queues, Shell
 from tests.cli.test_jobs import Terminal
 
@@ -165,16 +168,46 @@ def test_a_worker_process_is_a_line_with_its_state(shell: Shell, ledger: Ledger)
     assert old.split()[:7] == ["old", "?", "exports", "0/?", "?", "?", "up"]
 
 
+def test_a_worker_process_that_has_stopped_is_no_unexplained_consumer(shell: Shell) -> None:
+    """The last depth that it measured can still count it as a consumer."""
+    assert shell("send", "app:Exports", '{"merchant": "m-17"}', "--key", "k-1").code == 0
+    assert shell("run", "app:Exports", "--max-jobs", "1").code == 0
+    with closing(open_ledger(load({"state_dir": str(shell.state)}, {}, shell.folder))) as ledger:
+        assert ledger.owners() == []
+        ledger.facts.record_depth(namespace(ledger), "exports", Depth(0, 0, None, 0, 0, 1))
+    (queue,) = shell("queues", "--json").records
+    assert (queue["consumers"], queue["workers"], queue["unexplained_consumers"]) == (1, 0, 0)
+    assert "explains" not in shell("workers").err
+
+
 @pytest.mark.parametrize(
-    "verb", [["jobs"], ["queues"], ["workers"], ["show", "exports", "k-1"], ["queues", "app:Exports"]]
+    "verb",
+    [
+        ["jobs"],
+        ["jobs", "app:Exports", "k-1", "k-2"],
+        ["queues"],
+        ["queues", "app:Exports"],
+        ["workers"],
+        ["actions"],
+        *(
+            [*verb, queue, *key]
+            for verb, key in ((["show"], ["k-1"]), (["find"], ["k-1"]), (["dead", "list"], []), (["dead", "show"], []))
+            for queue in ("exports", "app:Exports")
+        ),
+    ],
+    ids=" ".join,
 )
 def test_no_listing_verb_creates_a_file(shell: Shell, verb: list[str]) -> None:
     before = files(shell.folder)
-    shell(*verb)
+    assert "Traceback" not in shell(*verb).err
     assert files(shell.folder) == before
 
 
-@pytest.mark.parametrize("verb", [["jobs"], ["queues"], ["workers"], ["show", "exports", "k-1"]])
+@pytest.mark.parametrize(
+    "verb",
+    [["jobs"], ["queues"], ["workers"], ["show", "exports", "k-1"], ["actions"], ["find", "exports", "k-1"]],
+    ids=" ".join,
+)
 def test_no_listing_verb_creates_a_file_beside_a_ledger(shell: Shell, ledger: Ledger, verb: list[str]) -> None:
     before = files(shell.folder)
     assert shell(*verb).code == 0
@@ -206,3 +239,37 @@ def test_the_own_options_of_a_verb_come_first_in_its_help(shell: Shell, verb: st
     last_own = own.get(verb) or {"cancel": "--reason", "check": "--json", "run": "--inline"}[verb]
     shared = min(names.index(name) for name in ("--broker", "--ledger") if name in names)
     assert names.index(last_own) < shared
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["jobs"],
+        ["jobs", "exports"],
+        ["jobs", "exports", "k-1"],
+        ["show", "exports", "k-1"],
+        ["workers"],
+        ["queues"],
+        ["dead", "list", "exports"],
+        ["dead", "show", "exports"],
+    ],
+    ids=" ".join,
+)
+def test_each_screen_names_a_pause_with_person_time_and_remedy(shell: Shell, ledger: Ledger, verb: list[str]) -> None:
+    ledger.facts.pause("elsewhere", "refunds", "bob@desk", "a test")
+    ledger.facts.pause(namespace(ledger), "exports", "ann@desk", "the bank is closed")
+    done = shell(*verb)
+    shown = done.out + done.err
+    assert re.search(r"paused by ann@desk \d s ago; the bank is closed; `steadyworker resume exports` ends", shown)
+    assert ("bob@desk" in shown) is (verb in (["jobs"], ["workers"]))
+
+
+def test_the_record_of_a_job_that_waits_has_the_pause_of_its_queue(
+    shell: Shell, queues: Queues, ledger: Ledger
+) -> None:
+    queues.job("k-2", lambda ledger, row: ledger.interrupted(row.token, Counters()))
+    ledger.facts.pause(namespace(ledger), "exports", "ann@desk", "the bank is closed")
+    for verb in (["jobs", "--json"], ["show", "exports", "k-2", "--json"]):
+        (job,) = (job for job in shell(*verb).records if job["key"] == "k-2")
+        assert (job["paused"], job["paused_by"], job["pause_reason"]) == (True, "ann@desk", "the bank is closed")
+        assert job["paused_at"].endswith("Z")

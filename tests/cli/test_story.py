@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from steadyworker.backends.opening import open_ledger
 from steadyworker.cli.story_lines import story_lines, story_record
-from steadyworker.ledger.base import JobId, Moving, Progress, Row, State
+from steadyworker.ledger.base import Ending, JobId, Moving, Progress, Row, State
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.listing import ListedJob, Need
 from steadyworker.ledger.story import StoryEntry, StoryKind, run_entries
@@ -74,8 +75,7 @@ export-m-17 in exports: dead
                    File "exports.py", line 9, in handle
                  ValueError: no such merchant: m-17
 15 Nov 00:43:10  retry by ann@desk: now
-15 Nov 00:43:20  run 2 began from checkpoint 400: taken over from a lost worker process; host-1, pid 4711, slot 2, version
-                 1.4.0
+15 Nov 00:43:20  run 2 began from checkpoint 400: taken over from a lost worker process; host-1, pid 4711, slot 2, version 1.4.0
 """
 NARROW = """\
 export-m-17 in exports: dead
@@ -102,7 +102,7 @@ export-m-17 in exports: dead
 
 
 @pytest.mark.usefixtures("utc")
-@pytest.mark.parametrize(("width", "expected"), [(80, NARROW), (125, WIDE)])
+@pytest.mark.parametrize(("width", "expected"), [(80, NARROW), (140, WIDE)])
 def test_the_story_has_state_need_runs_links_actions_and_the_last_traceback(width: int, expected: str) -> None:
     assert "".join(f"{line}\n" for line in story_lines(JOB, ENTRIES, AT + 10_100, width)) == expected
 
@@ -147,6 +147,38 @@ def test_the_story_of_a_key_has_what_people_did(shell: Shell, queues: Queues) ->
     assert shell("jobs", "exports", "k-1").lines[0] == "k-1 in exports: dead"
     (record,) = shell("show", "exports", "k-1", "--json").records
     assert [entry["what"] for entry in record["story"] if entry["kind"] == "action"] == ["cancel"]
+
+
+LONG = ["page"] * 1000
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "value"),
+    [
+        ({"rows": 40_000, "url": "https://u:hunter2@host/"}, '{"rows":40000,"url":"https://u:***@host/"}', None),
+        ({"password": "hunter2"}, '{"password":"***"}', {"password": "***"}),
+        ("done", "done", "done"),
+        (LONG, f"{json.dumps(LONG, separators=(',', ':'))[:2000]}… (7,001 bytes; -v prints all)", LONG),
+    ],
+)
+def test_the_result_of_a_job_is_shown_without_secrets_and_whole_on_request(
+    shell: Shell, queues: Queues, result: object, expected: str, value: object
+) -> None:
+    text = json.dumps(result, separators=(",", ":"))
+    queues.job("k-1", lambda ledger, row: ledger.done(row.token, Ending("done", result=text.encode())))
+    shown = shell("show", "exports", "k-1")
+    assert f"  result: {expected}" in shown.lines
+    whole = shell("show", "exports", "k-1", "-v")
+    assert (f"  result: {text}" in whole.lines) is (isinstance(result, list))
+    (record,) = shell("show", "exports", "k-1", "--json").records
+    assert record["result"] == (value or {"rows": 40_000, "url": "https://u:***@host/"})
+    assert "hunter2" not in shown.out + whole.out + str(record)
+
+
+def test_a_job_without_a_result_shows_none(shell: Shell, queues: Queues) -> None:
+    queues.job("k-1", lambda ledger, row: ledger.done(row.token))
+    assert "result" not in shell("show", "exports", "k-1").out
+    assert shell("show", "exports", "k-1", "--json").records[0]["result"] is None
 
 
 def test_an_unknown_key_has_exit_code_1(shell: Shell, queues: Queues) -> None:
