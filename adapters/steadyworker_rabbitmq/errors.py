@@ -1,5 +1,5 @@
 """
-Translates the errors of pika into errors of SteadyWorker; `steadyworker.network.errors` translates errors of TLS, names and sockets.
+Translates the errors of pika into errors of SteadyWorker; `steadyworker.network.errors` translates the errors of TLS, of host names and of sockets.
 
 pika wraps errors in other errors, and also raises errors of Python (`gaierror`, `SSLError`).
 Only this module unwraps pika's errors.

@@ -66,7 +66,7 @@ class Unreported:
 
 
 class TooManyError(Exception):
-    """More delayed messages than a count reads."""
+    """There are more delayed messages than one count may read."""
 
 
 @dataclass(frozen=True, slots=True)

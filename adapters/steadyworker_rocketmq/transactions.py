@@ -140,7 +140,7 @@ class TransactionalPublisher:
         self, topic: str, tag: str, body: bytes, *, key: str, headers: Mapping[str, str] | None = None
     ) -> Decision:
         """
-        Send a message in a transaction, and return the decision of its `run`.
+        Send a message in a transaction, and return the decision of the transaction's `run`.
 
         If `run` raises, `send` raises the same error. The broker then asks `check`, because the local transaction may be committed.
 

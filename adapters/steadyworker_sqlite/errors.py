@@ -61,7 +61,7 @@ _UNUSABLE = frozenset({sqlite3.SQLITE_NOTADB})
 
 @contextmanager
 def translated(path: Path, to: type[SteadyWorkerError] = BrokerUnavailable) -> Iterator[None]:
-    """Raise `to` for each error of SQLite or the file system in this context; raise `Unusable` if the file is not a broker file."""
+    """In the `with` block, turn each error of SQLite or the file system into an error of the class `to`; raise `Unusable` if the file is not a broker file."""
     try:
         yield
     except sqlite3.Error as error:

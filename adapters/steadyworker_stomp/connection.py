@@ -318,7 +318,7 @@ def visit(url: StompUrl, clock: Clock, within: float = owed.ANSWER_WITHIN, *, wh
     """
     Open a blocking connection for a short visit, to the first host that accepts it.
 
-    A visit sends no heart-beats, so the visit's URL has a long heartbeat (`brief`, `patient`).
+    A visit sends no heart-beats, so its URL has a long heart-beat interval (`brief`, `patient`).
     The caller must translate errors that are raised inside the context.
 
     Raises:

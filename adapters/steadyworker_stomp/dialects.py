@@ -154,7 +154,7 @@ _BY_SERVER = {"ActiveMQ": CLASSIC, "ActiveMQ-Artemis": ARTEMIS}
 
 def dialect_of(server: str, forced: DialectName | None) -> Dialect:
     """
-    Return the dialect that the URL forces, otherwise the dialect of the broker that calls itself `server`.
+    Return the dialect that the URL forces; otherwise the dialect of the broker whose own name is the argument `server`.
 
     Raises:
         ConfigError: The broker is RabbitMQ, or unknown.

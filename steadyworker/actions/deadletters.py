@@ -19,7 +19,7 @@ The ledger keeps the message of a dead job, so such a job can still be shown, re
 
 A replay deletes the old row only if the broker has confirmed the settlement of the old round's message.
 Otherwise the broker could deliver that message again, so the old row stays.
-If a letter is gone, do not repeat a replay that a crash ended: a worker process starts the next round from the ledger.
+If a crash ended the replay of a letter that is gone, do not repeat it: a worker process starts the next round from the ledger.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 The search for the adapter of a broker's URL, by the URL's scheme, in the entry-point group `steadyworker.adapters`.
 
-A `+` in the scheme becomes a `.` in the entry point's name: `stomp+ssl:` becomes `stomp.ssl`.
+The entry point's name is the scheme, such as `stomp+ssl`.
 If an adapter's client library is missing, `open_adapter` raises an error that names the extra to install.
 """
 
@@ -19,9 +19,9 @@ from steadyworker.system.entry_points import Extension, broken, installed, load
 GROUP = "steadyworker.adapters"
 
 
-def adapters() -> dict[str, Extension]:
+def adapters() -> Mapping[str, Extension]:
     """Return the installed adapters by URL scheme, and import none of them."""
-    return {name.replace(".", "+"): adapter for name, adapter in installed(GROUP).items()}
+    return installed(GROUP)
 
 
 def open_adapter(url: str, spec: QueueSpec, settings: Settings) -> Adapter:

@@ -1,7 +1,7 @@
 """
 One connection in a trace: the protocol of its sides, the side that is silent, and the side that closes.
 
-The bytes come from the relay or from a file of captured packets, with their time and their side.
+The bytes come from the relay or from a file of captured packets, each with its time and its sender: the client or the broker.
 The client's first bytes show the protocol of the connection, and the broker's first bytes confirm this protocol.
 """
 

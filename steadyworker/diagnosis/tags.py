@@ -94,7 +94,7 @@ class Tags:
         return AckResult.NOW if settled else AckResult.BEFORE
 
     def requeued(self) -> None:
-        """Note that all waiting messages went back to their queues, and will come again with new tags."""
+        """Record that all waiting messages went back to their queues, and will come again with new tags."""
         self._starts.clear()
         self._ends.clear()
         self.waiting = 0

@@ -67,10 +67,10 @@ class StageFolders:
         return self
 
     def cancel(self) -> None:
-        """Do nothing, because a call has ended when `open` returns."""
+        """Do nothing: each call is over as soon as `open` returns."""
 
     def stop(self, within: float) -> None:
-        """Do nothing, because a call has ended when `open` returns."""
+        """Do nothing: each call is over as soon as `open` returns."""
 
     def remember(self, folder: bytes) -> None:
         """Record this folder; if that fails, log a warning and let the export continue."""

@@ -192,7 +192,7 @@ PostgreSQL has no other clock.
 If the server's wall clock jumps forward, or a fail-over leads to a server whose clock is ahead, leases end too early.
 Another process can then take over a job that runs; the fence still refuses every write of the older run.
 After such a jump, no job is an orphan for the time of a lease, so that living owners renew first.
-If the clock jumps back, leases and waits for retries become longer by the time of the jump.
+If the clock jumps back, leases and waits for retries become longer by the length of the jump.
 So let the clock of each server follow NTP, which corrects small differences without a jump.
 `check` compares the clocks of all hosts in the ledger's URL.
 When the ledger refuses a write or a renewal, the runner drops the run and kills its child.

@@ -17,7 +17,7 @@ class Preparation(Generic[Prepared]):
     A preparation that runs once and keeps its result; thread-safe.
 
     Args:
-        prepare: A function that prepares the broker, blocks meanwhile, and returns the facts that it found; raises SteadyWorkerError.
+        prepare: A blocking function that prepares the broker, and returns the facts that it found; raises SteadyWorkerError.
     """
 
     def __init__(self, prepare: Callable[[], Prepared]) -> None:

@@ -183,7 +183,7 @@ class Monitor:
         """
         Log each reason why the process is not ready, if two checks in a row find the reason; also log the end of the reason.
 
-        A reason that only one check has found is not logged.
+        A reason that one round of checks finds, and the next does not, is not logged.
         A reason that has lasted since the start is logged only if it lasts longer than the start.
         """
         since_start = unready.keys() if self._since_start is None else self._since_start & unready.keys()

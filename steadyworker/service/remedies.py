@@ -2,7 +2,7 @@
 The remedies for the log of a worker process, found by the entry-point group `steadyworker.remedies`.
 
 An entry point of this group names a function without arguments that returns a `RemedyOf`.
-The `RemedyOf` receives each line of the log that names its cause (`explain`).
+The `RemedyOf` receives each line of the log that has a cause (the field `explain`).
 It returns what to do, or an empty text.
 """
 

@@ -1,7 +1,7 @@
 """
 The prints of this process as lines of the log, if the log is JSON.
 
-A handler in a thread prints in the worker process itself, where a pipe would mix the jobs of all slots.
+A handler in a thread prints to the streams of the worker process itself, and a pipe there would mix the output of all slots.
 So `sys.stdout` and `sys.stderr` become streams that write each line as a line `output` of the log.
 A line has the fields of the context in which it was printed: in a run, the job's key.
 What C libraries and subprocesses write to descriptors 1 and 2 stays as it is.

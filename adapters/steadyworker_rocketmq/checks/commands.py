@@ -1,7 +1,7 @@
 """
 The commands of `mqadmin` in the remedies. Each command is complete, so that an operator can copy it.
 
-`updateTopic` and `updateSubGroup` reset a setting to its default if the command does not name the setting: 8 queues, and 16 deliveries.
+If the command omits a setting, `updateTopic` resets it to its default (8 queues), and `updateSubGroup` does so, too (16 deliveries).
 If a topic loses queues, it loses their messages. So each command names every setting that matters.
 """
 

@@ -44,7 +44,7 @@ class Backend(Protocol):
         ...
 
     def alive(self) -> bool:
-        """Return whether Spark responds; while Spark hangs, this call waits."""
+        """Return True if Spark responds, and False if its connection fails; while Spark hangs, the call waits."""
         ...
 
     def outlive(self) -> None:

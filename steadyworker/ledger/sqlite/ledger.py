@@ -566,7 +566,7 @@ class SqliteLedger(Ledger):
         return self._clock.wall() - self._clock.boottime() - self._offset
 
     def _started_now(self) -> float:
-        """Return the wall clock minus its step since the last renewal, because the next renewal adds this step."""
+        """Return the wall clock without its jump since the last renewal, because the next renewal adds this jump."""
         return self._clock.boottime() + self._offset
 
     def _draw(self, db: sqlite3.Connection) -> int:
