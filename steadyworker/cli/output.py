@@ -7,8 +7,7 @@ Control characters in text from a message or a job are shown as escapes, so that
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,11 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from steadyworker.text.plain_text import printable
-from steadyworker.text.redaction import REDACTED, is_secret_name, redact
+from steadyworker.text.redaction import without_secrets as without_secrets  # noqa: PLC0414 - the verbs import it from here
+from steadyworker.units import amount as amount  # noqa: PLC0414 - the verbs import it from here
 from steadyworker.units import count_text
+from steadyworker.units import span as span  # noqa: PLC0414 - the verbs import it from here
 
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_EXACT = 1e15  # a float of this size or more is no exact count
 _PADDING = 3  # characters between two columns on a terminal
 _GAP = 2  # characters between two columns of a screen
 _TEXT_SHARE = 0.28  # of a screen's width, which its last column has at least
@@ -65,15 +64,6 @@ def json_line(value: Any) -> None:
         click.echo(msgspec.json.encode(value).decode())
     except UnicodeEncodeError:
         click.echo(json.dumps(msgspec.to_builtins(value)))
-
-
-def without_secrets(value: Any) -> Any:
-    """Return JSON data without the secrets in its texts, and without the values of names such as `password`."""
-    if isinstance(value, Mapping):
-        return {name: REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [without_secrets(inner) for inner in value]
-    return redact(value) if isinstance(value, str) else value
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -193,20 +183,6 @@ def tries(attempts: int, crashes: int, losses: int) -> str:
     )
 
 
-def span(seconds: float | None) -> str:
-    """Return a duration for people, in its two largest units; "–" for None or an infinite duration."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    whole = max(0, round(seconds))
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE:02} s"
-    if whole < _DAY:
-        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02} min"
-    return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
-
-
 def clock_time(wall: float | None, now: float) -> str:
     """Return a wall-clock time for people, in the local time zone: `03:12` today, otherwise `26 Nov 03:12`; "–" for None."""
     if instant(wall) is None or wall is None:
@@ -232,10 +208,3 @@ def instant(wall: float | None) -> str | None:
         return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):  # the number's size decides which error is raised
         return None
-
-
-def amount(value: float) -> str:
-    """Return a number for people; whole numbers have no decimal point."""
-    if not abs(value) < _EXACT:
-        return f"{value:g}"
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"

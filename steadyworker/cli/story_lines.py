@@ -14,30 +14,12 @@ from steadyworker.cli.output import ago, instant, span, tries
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.listing import ListedJob
 from steadyworker.ledger.story import StoryEntry, StoryKind
+from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, size_text
 
 _INDENT = " " * 17
-_BECAUSE = {
-    "new": "its first message",
-    "replayed": "it was replayed, or sent again",
-    "retry": "its retry",
-    "snoozed": "its snooze is over",
-    "interrupted": "the run before was interrupted",
-    "taken over": "taken over from a lost worker process",
-    "dropped": "its worker process had dropped the run before",
-}
-_ENDED = {"": "ended", "retry": "asked for a retry"}
-_EVENTS = {
-    "connected": "connected to the broker",
-    "lost": "lost the connection to the broker",
-    "blocked": "the broker blocks publishers",
-    "unblocked": "the broker no longer blocks publishers",
-    "draining": "the worker process stops",
-    "adopted": "the run got a new delivery of its message",
-    "delivery-lost": "the run lost its delivery, and goes on",
-}
 
 
 def story_record(job: ListedJob, entries: Sequence[StoryEntry], now: float) -> dict[str, Any]:
@@ -121,7 +103,7 @@ def _action_text(action: Action) -> str:
 
 def _event_text(run: str, event: LinkEvent) -> str:
     why = f": {event.why}" if event.why else ""
-    return f"{run}: {_EVENTS[event.event]}{why}"
+    return f"{run}: {EVENTS[event.event]}{why}"
 
 
 def _began_text(run: str, attempt: Attempt) -> str:
@@ -129,7 +111,7 @@ def _began_text(run: str, attempt: Attempt) -> str:
     place = f"{attempt.host}, pid {attempt.pid}, slot {attempt.slot}{version}"
     begin = f" from checkpoint {attempt.checkpoint_before}" if attempt.checkpoint_before else ""
     because, semicolon, lost = attempt.because.partition(";")
-    return f"{run} began{begin}: {_BECAUSE.get(because, because)}{semicolon}{lost}; {place}"
+    return f"{run} began{begin}: {BECAUSE.get(because, because)}{semicolon}{lost}; {place}"
 
 
 def _ended_text(run: str, attempt: Attempt) -> str:
@@ -142,5 +124,5 @@ def _ended_text(run: str, attempt: Attempt) -> str:
         f"peak memory {size_text(attempt.peak_memory)}" if attempt.peak_memory is not None else "",
     ]
     details = "; ".join(dict.fromkeys(part for part in parts if part))
-    ended = _ENDED.get(attempt.outcome, attempt.outcome)
+    ended = ENDED.get(attempt.outcome, attempt.outcome)
     return f"{run} {ended} after {taken}" + (f": {details}" if details else "")

@@ -1,0 +1,147 @@
+"""What needs a person, in words: a job, a worker process or a queue, why it needs a person, and the command that helps."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from steadyworker.backends.waiting import QueueNow
+from steadyworker.dashboard.addresses import job_path
+from steadyworker.dashboard.job_line import why_text
+from steadyworker.ledger.fleet import Trouble, WorkerNow
+from steadyworker.ledger.listing import ListedJob, Need
+from steadyworker.ledger.lost import advice
+from steadyworker.text.redaction import redact
+from steadyworker.units import count_text, span
+
+
+class Notice(Struct, frozen=True):
+    """
+    Something that needs a person.
+
+    Attributes:
+        level: `error` if a job waits for the person, otherwise `warning`.
+        kind: What is wrong, in one or two words.
+        what: The name of the job, worker process or queue.
+        where: The queue of a job; otherwise empty.
+        path: The address of its page, below the root of the dashboard.
+        text: Why it needs a person; a part in backticks is a command.
+    """
+
+    level: str
+    kind: str
+    what: str
+    where: str
+    path: str
+    text: str
+
+
+def job_notice(job: ListedJob, now: float) -> Notice:
+    """Return the notice about a job that needs a person."""
+    assert job.need is not None
+    id = job.row.id
+    level = "warning" if job.need in (Need.STUCK, Need.CRASHING) else "error"
+    return Notice(
+        level, job.need.value, id.key, id.queue, job_path(id.namespace, id.queue, id.key), need_text(job, now)
+    )
+
+
+def need_text(job: ListedJob, now: float) -> str:
+    """Return what a job needs, with the command that helps; an empty text if it needs nothing."""
+    row, orphan = job.row, job.orphan
+    named = f"{shlex.quote(row.id.queue)} {shlex.quote(row.id.key)}"
+    why = why_text(job)
+    match job.need:
+        case Need.STRANDED if orphan is not None:
+            return f"Its message did not come for {span(orphan.unseen_for)}: {advice(orphan)}."
+        case Need.OVERDUE if orphan is not None:
+            return f"Its message did not come for {span(orphan.unseen_for)}: {advice(orphan)}."
+        case Need.OVERDUE if row.owner is not None:
+            return f"Its lease ended {span(row.late_by)} ago, and no worker process has taken it over: check the workers of this queue."
+        case Need.OVERDUE:
+            return f"Its retry is late by {span(row.late_by)}: `steadyworker retry {named}` starts it."
+        case Need.NO_WORKER:
+            return "Its worker process is gone, and no other consumes this queue: start one with `steadyworker run`."
+        case Need.CRASHING:
+            counts = [
+                count_text(number, *nouns)
+                for number, nouns in (
+                    (row.counters.crashes, ("crash", "crashes")),
+                    (row.counters.losses, ("loss", "losses")),
+                )
+                if number
+            ]
+            return f"{' and '.join(counts)} since its last checkpoint: {why}. `steadyworker cancel {named}` ends it."
+        case Need.STUCK:
+            silent = span(now - job.progress.at) if job.progress is not None else "half an hour"
+            return f"No progress for {silent}, but its worker process lives. `steadyworker cancel {named}` ends it."
+        case Need.DEAD:
+            when = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
+            return f"Failed for good{when}: {why}. `steadyworker dead replay {named}` runs it again."
+        case _:
+            return ""
+
+
+_URGENT = (Trouble.GONE, Trouble.CRASH_LOOP)
+
+
+def worker_notices(worker: WorkerNow) -> Iterator[Notice]:
+    """Yield a notice for each trouble of a worker process; a job without progress has its own notice, and quiet is an order."""
+    for trouble in worker.troubles:
+        if trouble in (Trouble.STUCK, Trouble.QUIET):
+            continue
+        level = "error" if trouble in _URGENT else "warning"
+        yield Notice(level, trouble.value, worker_name(worker), "", "/workers", trouble_text(worker, trouble))
+
+
+def worker_name(worker: WorkerNow) -> str:
+    """Return the host and the process id of a worker process."""
+    report = worker.seen.report
+    return f"{worker.seen.host}:{report.pid}" if report is not None else worker.seen.host
+
+
+def trouble_text(worker: WorkerNow, trouble: Trouble) -> str:
+    """Return what a worker process needs, for people."""
+    report, silent = worker.seen.report, span(worker.seen.seen_ago)
+    match trouble:
+        case Trouble.GONE:
+            held = f" Another takes over its {count_text(worker.runs, 'job')}." if worker.runs else ""
+            return f"Died {silent} ago, and no other of this host consumes its queues.{held} Read its log, and start it again."
+        case Trouble.CRASH_LOOP:
+            dead = count_text(worker.deaths, "predecessor")
+            return f"{dead} died within an hour: read the log of the last one."
+        case Trouble.SILENT:
+            return f"No renewal for {silent}: it is frozen, or cut off from the ledger."
+        case Trouble.DETACHED:
+            queues = report.queues.items() if report is not None else ()
+            lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
+            return f"No connection to the broker of {lost}: its jobs go on. Check broker and network."
+        case Trouble.STUCK:
+            first, *others = worker.stuck
+            more = f" and {len(others)} more" if others else ""
+            return f"No progress of {first}{more} for half an hour."
+        case Trouble.NOT_READY:
+            errors = [found.text for found in report.findings if found.level == "error"] if report is not None else []
+            texts = dict.fromkeys([*(report.not_ready if report is not None else ()), *errors])
+            return redact("; ".join(texts)) or "It reports that it is not ready."
+        case Trouble.QUIET:
+            return "Receives no messages, by order: `kill -USR2` ends this."
+
+
+def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:
+    """Yield a notice for each queue that waits for a worker process, and for each with consumers of unknown origin."""
+    for queue in queues:
+        name = queue.queue
+        if queue.depth.ready and not queue.workers and queue.pause is None:
+            waiting = count_text(queue.depth.ready, "message")
+            text = f"{waiting} ready, and no worker process consumes it: start one with `steadyworker run`."
+            yield Notice("error", "no worker", name, "", "/queues", text)
+        if queue.unexplained:
+            count = count_text(queue.unexplained, "consumer")
+            text = (
+                f"{count} at the broker that no worker process of this ledger explains: "
+                "another program, or a worker with another --ledger, receives its messages."
+            )
+            yield Notice("warning", "unknown consumers", name, "", "/queues", text)
