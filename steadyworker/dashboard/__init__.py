@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steadyworker.dashboard.application import app as app  # noqa: PLC0414 - a name that users import
+    from steadyworker.dashboard.application import app as app
 
 __all__ = ["app"]
 

@@ -181,7 +181,7 @@ class _Pages:
         except HTTPException:
             raise
         except Exception:  # noqa: BLE001 - one page fails, and the others go on
-            _log.error("%s", plain_text(traceback.format_exc()))  # noqa: TRY400 - a traceback can have secrets
+            _log.error("%s", plain_text(traceback.format_exc()))
             return self._failed(
                 request,
                 HTTPStatus.INTERNAL_SERVER_ERROR,

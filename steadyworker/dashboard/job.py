@@ -127,7 +127,7 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
         _facts(job, line),
         [("recorded", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
         lanes_of(runs, events, now) if runs else None,
-        sorted(story, key=lambda block: block.at),
+        sorted(story, key=lambda block: (block.at, block.number)),
         first,
         None if result is None else shown(result),
         None if message is None else shown(message.body),
@@ -257,7 +257,7 @@ def _run_blocks(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent]
 
 def _facts(job: ListedJob, line: JobLine) -> Sequence[tuple[str, str]]:
     row, owner = job.row, job.owner
-    limit = f"{span(line.limit)} ({line.limit_share:.0%} used)" if line.limit and line.limit_share is not None else ""
+    limit = f"{span(line.limit)} ({line.limit_share * 100:.0f} % used)" if line.limit and line.limit_share is not None else ""
     named = (
         ("queue", row.id.queue),
         ("broker", row.id.namespace),
@@ -265,8 +265,6 @@ def _facts(job: ListedJob, line: JobLine) -> Sequence[tuple[str, str]]:
         ("tries", tries_text(job) or "none failed"),
         ("worker process", f"{line.host}:{line.pid}, {line.truth}" if owner is not None and line.pid else line.truth),
         ("time limit of a run", limit),
-        ("rate", line.rate),
-        ("note", line.note),
         ("last progress", f"{span(line.silent)} ago" if line.silent is not None else ""),
         ("reason", line.why),
         ("conflicts", f"{row.conflicts} dead letters with this key and another payload" if row.conflicts else ""),

@@ -73,7 +73,7 @@ def need_text(job: ListedJob, now: float) -> str:
                 )
                 if number
             ]
-            return f"{' and '.join(counts)} since its last checkpoint: {why}. `steadyworker cancel {named}` ends it."
+            return f"{' and '.join(counts)} since its last checkpoint, the last: {redact(row.reason)}. `steadyworker cancel {named}` ends it."
         case Need.STUCK:
             silent = span(now - job.progress.at) if job.progress is not None else "half an hour"
             return f"No progress for {silent}, but its worker process lives. `steadyworker cancel {named}` ends it."
@@ -125,7 +125,8 @@ def trouble_text(worker: WorkerNow, trouble: Trouble) -> str:
         case Trouble.NOT_READY:
             errors = [found.text for found in report.findings if found.level == "error"] if report is not None else []
             texts = dict.fromkeys([*(report.not_ready if report is not None else ()), *errors])
-            return redact("; ".join(texts)) or "It reports that it is not ready."
+            text = redact("; ".join(texts)) or "it reports that it is not ready."
+            return f"{text[:1].upper()}{text[1:]}"
         case Trouble.QUIET:
             return "Receives no messages, by order: `kill -USR2` ends this."
 

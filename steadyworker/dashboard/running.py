@@ -13,7 +13,7 @@ from steadyworker.dashboard.queues import recorded_depth
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import State
 from steadyworker.ledger.fleet import workers
-from steadyworker.ledger.listing import Liveness, Listing, Wanted
+from steadyworker.ledger.listing import Listing, Liveness, Wanted
 from steadyworker.units import count_text
 
 MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 30, 100, 30

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -78,22 +77,22 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(app: Any, listener: socket.socket, root_path: str, started: Callable[[], None]) -> None:
-    """Serve the application below a path until a signal, and call `started` before the first request."""
-    config = uvicorn.Config(
-        app,
-        loop="asyncio",
-        http=TimedProtocol,
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        root_path=root_path,
-        proxy_headers=False,
-        timeout_keep_alive=IDLE,
-        timeout_graceful_shutdown=2,
-        h11_max_incomplete_event_size=_LARGEST_HEAD,
+def server(app: Any, root_path: str = "") -> uvicorn.Server:
+    """Return the server of the application below a path; `run(sockets=[…])` serves until a signal."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            loop="asyncio",
+            http=TimedProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            root_path=root_path,
+            timeout_keep_alive=IDLE,
+            timeout_graceful_shutdown=2,
+            h11_max_incomplete_event_size=_LARGEST_HEAD,
+        )
     )
-    started()
-    uvicorn.Server(config).run(sockets=[listener])

@@ -117,9 +117,10 @@ def _state(worker: WorkerNow) -> tuple[str, str]:
         case Liveness.SILENT:
             return f"silent for {span(worker.seen.seen_ago)}", "warning"
         case Liveness.ALIVE:
-            stage = worker.seen.report.stage if worker.seen.report is not None else "alive"
-            level = "error" if Trouble.CRASH_LOOP in worker.troubles else "warning" if worker.troubles else "fine"
-            return stage or "alive", level
+            if worker.troubles:
+                return worker.troubles[0].value, "error" if Trouble.CRASH_LOOP in worker.troubles else "warning"
+            stage = worker.seen.report.stage if worker.seen.report is not None else ""
+            return stage or "alive", "fine"
 
 
 def _headline(found: Sequence[WorkerNow]) -> str:

@@ -14,6 +14,7 @@ from steadyworker.errors import ConfigError
 from steadyworker.system.private import access_findings
 
 _LAST_PORT = 65_535
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - the address is only compared
 
 
 @click.command(
@@ -76,22 +77,19 @@ def command(
             f"Expected Starlette, Jinja2 and uvicorn for the page, got: {error}: pip install 'steadyworker[dashboard]'."
         ) from error
     token = _token(token_file)
-    own = [host] if _is_address(host) else []
+    own = [] if host in _EVERYWHERE else [host]
     rules = access.checked_access([*own, *hosts], token, user_header, peers)
     if not _is_loopback(host) and not rules.authenticates:
         raise ConfigError(
             f"Expected --token-file, or --user-header with --trusted-peer, to listen on {host}, got neither: "
             "everyone who reaches this address could read every job."
         )
+    root = f"/{root_path.strip('/')}".rstrip("/")
     with serving.listen(host, port) as listener:
-        bound = listener.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
         app = application.application(open_ledger(options), rules, options.namespace)
-
-        def started() -> None:
-            click.echo(f"The page is at http://{shown}:{bound}{root_path}/ (Ctrl-C ends it).")
-
-        serving.serve(app, listener, root_path, started)
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"The page is at http://{shown}:{listener.getsockname()[1]}{root}/ (Ctrl-C ends it).")
+        serving.server(app, root).run(sockets=[listener])
 
 
 def _token(path: Path | None) -> str | None:
@@ -104,14 +102,6 @@ def _token(path: Path | None) -> str | None:
         return path.read_text(encoding="ascii").strip()
     except UnicodeError as error:
         raise ConfigError(f"Expected a token of ASCII characters in {path}, got others.") from error
-
-
-def _is_address(host: str) -> bool:
-    """Return whether the host is one address, and not a name or all addresses."""
-    try:
-        return not ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 def _is_loopback(host: str) -> bool:
