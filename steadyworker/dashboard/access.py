@@ -85,7 +85,7 @@ class Access:
                 "Expected a host name that this page has: use the address that `steadyworker dashboard` printed, or name the host with --allow-host.",
             )
         if len(scope.get("query_string", b"")) > _LONGEST_QUERY:
-            return Refused(HTTPStatus.URI_TOO_LONG, f"Expected a query of at most {_LONGEST_QUERY} characters.")
+            return Refused(HTTPStatus.REQUEST_URI_TOO_LONG, f"Expected a query of at most {_LONGEST_QUERY} characters.")
         user = self._user(scope, headers)
         if isinstance(user, Refused):
             return user
@@ -102,28 +102,26 @@ class Access:
             return ""
         peer = scope["client"][0] if scope.get("client") else ""
         if self.user_header is not None and _is_in(peer, self.peers):
-            named = headers.getlist(self.user_header)
-            if len(named) == 1 and named[0].strip():
-                return plain_text(named[0].strip(), _LONGEST_NAME)
-            return Refused(
-                HTTPStatus.UNAUTHORIZED,
-                f"Expected the header {self.user_header} from the proxy, got none: log in there.",
-            )
+            return self._user_of_proxy(self.user_header, headers)
         if self.token is not None:
             user = _user_with(self.token, headers.getlist("authorization"))
             text = "Expected the token: as the password of a login, or as Authorization: Bearer."
             return Refused(HTTPStatus.UNAUTHORIZED, text) if user is None else user
-        if self.user_header is not None:
-            return Refused(
-                HTTPStatus.FORBIDDEN, "Expected a request from a listed proxy (--trusted-peer), got another."
-            )
-        if not _is_loopback(peer) or any(name in headers for name in _FORWARDED):
-            return Refused(
-                HTTPStatus.FORBIDDEN,
-                "Expected a request from this machine, got one from elsewhere or from a proxy: "
-                "set --token-file, or --user-header with --trusted-peer.",
-            )
-        return ""
+        if self.user_header is None and _is_loopback(peer) and not any(name in headers for name in _FORWARDED):
+            return ""
+        expected = "this machine" if self.user_header is None else "a listed proxy (--trusted-peer)"
+        return Refused(
+            HTTPStatus.FORBIDDEN,
+            f"Expected a request from {expected}, got one from elsewhere or through a proxy: "
+            "set --token-file, or --user-header with --trusted-peer.",
+        )
+
+    def _user_of_proxy(self, header: str, headers: Headers) -> Refused | str:
+        named = headers.getlist(header)
+        if len(named) == 1 and named[0].strip():
+            return plain_text(named[0].strip(), _LONGEST_NAME)
+        text = f"Expected the header {header} from the proxy once, got {len(named)} of it: log in there."
+        return Refused(HTTPStatus.UNAUTHORIZED, text)
 
 
 def checked_access(

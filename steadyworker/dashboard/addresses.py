@@ -30,8 +30,8 @@ def job_of(rest: str) -> JobId | None:
     if len(parts) != _PARTS or len(rest) > LONGEST or not all(parts):
         return None
     try:
-        namespace, queue, key = (_WRITTEN.sub(_character, part) for part in parts)
-        return JobId(*(text.encode("latin-1").decode() for text in (namespace, queue, key)))
+        namespace, queue, key = parts
+        return JobId(_read(namespace), _read(queue), _read(key))
     except UnicodeError:
         return None
 
@@ -41,5 +41,6 @@ def _written(name: str) -> str:
     return text.replace(".", "~2E") if not text.strip(".") else text
 
 
-def _character(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16))
+def _read(written: str) -> str:
+    """Return the name that a part of an address means; raise UnicodeError if it means none."""
+    return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), written).encode("latin-1").decode()

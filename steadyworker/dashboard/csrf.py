@@ -29,21 +29,19 @@ def refused_as_foreign(
         trusted: The origins that may send requests, such as `https://ops.example.com`.
         bearer: True if the request has a valid token in `Authorization: Bearer`, which no browser adds by itself.
     """
-    if method in SAFE:
-        return ""
     origin = headers.get("origin", "")
     site = headers.get("sec-fetch-site", "")
-    if site in ("same-origin", "none") or origin in trusted:
+    if method in SAFE or site in ("same-origin", "none") or origin in trusted:
         return ""
     if site:
-        return f"Expected a request from this page, got one from another site (Sec-Fetch-Site: {site}): use the page's own buttons."
-    if not origin:
-        if bearer:
-            return ""
-        return "Expected the header Origin, Sec-Fetch-Site, or a token in Authorization: Bearer, got none of them: send one."
-    if _host_of(origin) == host.lower():
-        return ""
-    return f"Expected the origin of this page ({host}), got {origin}: use the page's own buttons."
+        return f"Expected a request from this page, got one from another site ({site}): use the page's own buttons."
+    if origin:
+        foreign = f"Expected the origin of this page ({host}), got {origin}: use the page's own buttons."
+        return "" if _host_of(origin) == host.lower() else foreign
+    missing = (
+        "Expected the header Origin, Sec-Fetch-Site, or a token in Authorization: Bearer, got none of them: send one."
+    )
+    return "" if bearer else missing
 
 
 def _host_of(origin: str) -> str:

@@ -14,7 +14,7 @@ from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.dashboard.strip import DAY
 from steadyworker.ledger.base import JobId, KeptMessage, State
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
-from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Wanted
+from steadyworker.ledger.listing import ListedJob, Listing, Liveness, OwnerNow, Wanted
 from steadyworker.ledger.story import StoryKind, run_entries
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.outcome import JobState
@@ -138,57 +138,44 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
 
 def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
     """Return the job's state in a sentence."""
-    row, owner = job.row, job.owner
-    place = f"{line.host}:{line.pid}" if line.pid else line.host or row.worker
+    row = job.row
     ended = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
+    due = f"due in {span(row.due_in)}" if row.due_in else "which is due"
     match row.job_state:
-        case JobState.RUNNING if owner is not None and owner.liveness is Liveness.GONE:
-            when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
-            heir = (
-                f"another worker process takes the job over {when}" if owner.heirs else "no other consumes this queue"
-            )
-            return f"Its worker process {place} is gone; {heir}."
-        case JobState.RUNNING if owner is not None and owner.liveness is Liveness.SILENT:
-            return f"Its worker process {place} has renewed no lease for {span(owner.silent_for)}; another may take the job over in {span(owner.free_within)}."
         case JobState.RUNNING:
-            parts = [
-                f"Runs for {span(line.elapsed)} on {place}",
-                line.progress,
-                f"{line.left} left" if line.left else "",
-            ]
-            detached = (
-                "; its worker process has no connection to the broker, and the run goes on"
-                if owner is not None and not owner.connected
-                else ""
-            )
-            return f"{', '.join(part for part in parts if part)}{detached}."
+            text = _running_sentence(job.owner, line)
         case JobState.INTERRUPTED:
-            return "A stop of its worker process ended its run; the job waits for its message."
-        case JobState.RETRYING:
-            return (
-                f"Waits for its retry, due in {span(row.due_in)}."
-                if row.due_in
-                else "Waits for its retry, which is due."
-            )
-        case JobState.SCHEDULED:
-            return (
-                f"Waits until its handler's time, due in {span(row.due_in)}."
-                if row.due_in
-                else "Its handler's time has come; it waits for its message."
+            text = "A stop of its worker process ended its run; the job waits for its message"
+        case JobState.RETRYING | JobState.SCHEDULED:
+            text = (
+                f"Waits for its {'retry' if row.job_state is JobState.RETRYING else 'next run after a snooze'}, {due}"
             )
         case JobState.DONE:
-            taken = (
-                f", after a run of {span(row.ended_at - row.started_at)}"
-                if row.ended_at is not None and row.started_at is not None
-                else ""
-            )
-            return f"Done{ended}{taken}."
+            known = row.ended_at is not None and row.started_at is not None
+            taken = span((row.ended_at or 0.0) - (row.started_at or 0.0))
+            text = f"Done{ended}, after a run of {taken}" if known else f"Done{ended}"
         case JobState.CANCELLED:
-            return f"Cancelled{ended}: {redact(row.cancel_reason or row.reason)}."
+            text = f"Cancelled{ended}: {redact(row.cancel_reason or row.reason)}"
         case JobState.DEAD:
-            return f"Failed for good{ended}: {redact(row.reason) or 'no reason is recorded'}."
+            text = f"Failed for good{ended}: {redact(row.reason) or 'no reason is recorded'}"
         case JobState.CANCEL_WAITING:
-            return f"Cancelled before its first message came: {redact(row.cancel_reason or '')}."
+            text = f"Cancelled before its first message came: {redact(row.cancel_reason or '')}"
+    return f"{text}."
+
+
+def _running_sentence(owner: OwnerNow | None, line: JobLine) -> str:
+    place = f"{line.host}:{line.pid}" if line.pid else line.host or "an unknown host"
+    if owner is not None and owner.liveness is Liveness.GONE:
+        when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
+        heir = f"another worker process takes the job over {when}" if owner.heirs else "no other consumes this queue"
+        return f"Its worker process {place} is gone; {heir}"
+    if owner is not None and owner.liveness is Liveness.SILENT:
+        free = f"another may take the job over in {span(owner.free_within)}"
+        return f"Its worker process {place} has renewed no lease for {span(owner.silent_for)}; {free}"
+    parts = [f"Runs for {span(line.elapsed)} on {place}", line.progress, f"{line.left} left" if line.left else ""]
+    detached = owner is not None and not owner.connected
+    goes_on = "; its worker process has no connection to the broker, and the run goes on" if detached else ""
+    return f"{', '.join(part for part in parts if part)}{goes_on}"
 
 
 def shown(value: bytes) -> str:
@@ -257,7 +244,11 @@ def _run_blocks(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent]
 
 def _facts(job: ListedJob, line: JobLine) -> Sequence[tuple[str, str]]:
     row, owner = job.row, job.owner
-    limit = f"{span(line.limit)} ({line.limit_share * 100:.0f} % used)" if line.limit and line.limit_share is not None else ""
+    limit = (
+        f"{span(line.limit)} ({line.limit_share * 100:.0f} % used)"
+        if line.limit and line.limit_share is not None
+        else ""
+    )
     named = (
         ("queue", row.id.queue),
         ("broker", row.id.namespace),

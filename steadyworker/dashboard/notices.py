@@ -50,38 +50,38 @@ def job_notice(job: ListedJob, now: float) -> Notice:
 
 def need_text(job: ListedJob, now: float) -> str:
     """Return what a job needs, with the command that helps; an empty text if it needs nothing."""
-    row, orphan = job.row, job.orphan
+    row = job.row
     named = f"{shlex.quote(row.id.queue)} {shlex.quote(row.id.key)}"
-    why = why_text(job)
     match job.need:
-        case Need.STRANDED if orphan is not None:
-            return f"Its message did not come for {span(orphan.unseen_for)}: {advice(orphan)}."
-        case Need.OVERDUE if orphan is not None:
-            return f"Its message did not come for {span(orphan.unseen_for)}: {advice(orphan)}."
-        case Need.OVERDUE if row.owner is not None:
-            return f"Its lease ended {span(row.late_by)} ago, and no worker process has taken it over: check the workers of this queue."
-        case Need.OVERDUE:
-            return f"Its retry is late by {span(row.late_by)}: `steadyworker retry {named}` starts it."
+        case Need.STRANDED | Need.OVERDUE:
+            text = _late_text(job, named)
         case Need.NO_WORKER:
-            return "Its worker process is gone, and no other consumes this queue: start one with `steadyworker run`."
+            text = "Its worker process is gone, and no other consumes this queue: start one with `steadyworker run`."
         case Need.CRASHING:
-            counts = [
-                count_text(number, *nouns)
-                for number, nouns in (
-                    (row.counters.crashes, ("crash", "crashes")),
-                    (row.counters.losses, ("loss", "losses")),
-                )
-                if number
-            ]
-            return f"{' and '.join(counts)} since its last checkpoint, the last: {redact(row.reason)}. `steadyworker cancel {named}` ends it."
+            crashes, losses = row.counters.crashes, row.counters.losses
+            counts = [count_text(crashes, "crash", "crashes")] if crashes else []
+            counts += [count_text(losses, "loss", "losses")] if losses else []
+            since = f"{' and '.join(counts)} since its last checkpoint, the last: {redact(row.reason)}"
+            text = f"{since}. `steadyworker cancel {named}` ends it."
         case Need.STUCK:
             silent = span(now - job.progress.at) if job.progress is not None else "half an hour"
-            return f"No progress for {silent}, but its worker process lives. `steadyworker cancel {named}` ends it."
+            text = f"No progress for {silent}, but its worker process lives. `steadyworker cancel {named}` ends it."
         case Need.DEAD:
             when = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
-            return f"Failed for good{when}: {why}. `steadyworker dead replay {named}` runs it again."
-        case _:
-            return ""
+            text = f"Failed for good{when}: {why_text(job)}. `steadyworker dead replay {named}` runs it again."
+        case None:
+            text = ""
+    return text
+
+
+def _late_text(job: ListedJob, named: str) -> str:
+    """Return what a job needs whose message, retry or new owner is late."""
+    if job.orphan is not None:
+        return f"Its message did not come for {span(job.orphan.unseen_for)}: {advice(job.orphan)}."
+    late = span(job.row.late_by)
+    if job.row.owner is not None:
+        return f"Its lease ended {late} ago, and no worker process has taken it over: check the workers of this queue."
+    return f"Its retry is late by {late}: `steadyworker retry {named}` starts it."
 
 
 _URGENT = (Trouble.GONE, Trouble.CRASH_LOOP)
@@ -108,27 +108,26 @@ def trouble_text(worker: WorkerNow, trouble: Trouble) -> str:
     match trouble:
         case Trouble.GONE:
             held = f" Another takes over its {count_text(worker.runs, 'job')}." if worker.runs else ""
-            return f"Died {silent} ago, and no other of this host consumes its queues.{held} Read its log, and start it again."
+            text = f"Died {silent} ago, and no other of this host consumes its queues.{held} Read its log, and start it again."
         case Trouble.CRASH_LOOP:
-            dead = count_text(worker.deaths, "predecessor")
-            return f"{dead} died within an hour: read the log of the last one."
+            text = f"{count_text(worker.deaths, 'predecessor')} died within an hour: read the log of the last one."
         case Trouble.SILENT:
-            return f"No renewal for {silent}: it is frozen, or cut off from the ledger."
+            text = f"No renewal for {silent}: it is frozen, or cut off from the ledger."
         case Trouble.DETACHED:
             queues = report.queues.items() if report is not None else ()
             lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
-            return f"No connection to the broker of {lost}: its jobs go on. Check broker and network."
+            text = f"No connection to the broker of {lost}: its jobs go on. Check broker and network."
         case Trouble.STUCK:
-            first, *others = worker.stuck
-            more = f" and {len(others)} more" if others else ""
-            return f"No progress of {first}{more} for half an hour."
+            more = f" and {len(worker.stuck) - 1} more" if worker.stuck[1:] else ""
+            text = f"No progress of {worker.stuck[0]}{more} for half an hour."
         case Trouble.NOT_READY:
             errors = [found.text for found in report.findings if found.level == "error"] if report is not None else []
             texts = dict.fromkeys([*(report.not_ready if report is not None else ()), *errors])
             text = redact("; ".join(texts)) or "it reports that it is not ready."
-            return f"{text[:1].upper()}{text[1:]}"
+            text = f"{text[:1].upper()}{text[1:]}"
         case Trouble.QUIET:
-            return "Receives no messages, by order: `kill -USR2` ends this."
+            text = "Receives no messages, by order: `kill -USR2` ends this."
+    return text
 
 
 def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:

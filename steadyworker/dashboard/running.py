@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ from steadyworker.dashboard.queues import recorded_depth
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import State
 from steadyworker.ledger.fleet import workers
-from steadyworker.ledger.listing import Listing, Liveness, Wanted
+from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Wanted
 from steadyworker.units import count_text
 
 MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 30, 100, 30
@@ -48,55 +48,60 @@ class RunningPage(Struct, frozen=True):
     more_waiting: bool
 
 
+class _Rows:
+    """The rows of the jobs, as the listing yields them: what needs a person, what runs, what waits."""
+
+    def __init__(self, jobs: Iterable[ListedJob], now: float) -> None:
+        self.notices: list[Notice] = []
+        self.running: list[JobLine] = []
+        self.waiting: list[JobLine] = []
+        self.all_running = self.all_waiting = 0
+        for job in jobs:
+            ended = job.row.state in (State.DONE, State.DEAD)
+            if job.need is not None:
+                self.notices.append(job_notice(job, now))
+            if (ended and job.need is None) or self.all_waiting > _COUNTED:
+                break
+            if job.row.state is State.RUNNING:
+                self.all_running += 1
+                if len(self.running) < MOST_RUNNING:
+                    self.running.append(job_line(job, now))
+            elif not ended:
+                self.all_waiting += 1
+                if len(self.waiting) < MOST_WAITING:
+                    self.waiting.append(job_line(job, now))
+
+
 def running_page(once: ReadOnce, now: float, namespace: str | None, queue: str | None) -> RunningPage:
     """Return the content of the first page, of all queues or of one."""
     ledger = once.as_ledger
-    notices: list[Notice] = []
-    running: list[JobLine] = []
-    waiting: list[JobLine] = []
-    all_running = all_waiting = 0
-    for job in Listing(ledger, Wanted(namespace=namespace, queue=queue), now).jobs():
-        state = job.row.state
-        if job.need is not None:
-            notices.append(job_notice(job, now))
-        if state is State.RUNNING:
-            all_running += 1
-            if len(running) < MOST_RUNNING:
-                running.append(job_line(job, now))
-        elif state in (State.DONE, State.DEAD) and job.need is None:
-            break
-        elif state not in (State.DONE, State.DEAD):
-            all_waiting += 1
-            if len(waiting) < MOST_WAITING:
-                waiting.append(job_line(job, now))
-            if all_waiting > _COUNTED:
-                break
+    rows = _Rows(Listing(ledger, Wanted(namespace=namespace, queue=queue), now).jobs(), now)
     processes = workers(ledger, now)
     names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
     queues = queues_now(ledger, names, recorded_depth(ledger))
+    notices = rows.notices
     if queue is None:
         notices += [notice for process in processes for notice in worker_notices(process)]
     notices += queue_notices(queues)
     notices.sort(key=lambda notice: notice.level != "error")
     living = sum(process.liveness is not Liveness.GONE for process in processes)
     ready = sum(each.depth.ready or 0 for each in queues)
-    verb = "runs" if all_running == 1 else "run"
-    summary = (
-        f"{count_text(all_running, 'job')} {verb}; {count_text(living, 'worker process', 'worker processes')} live"
-    )
-    if ready:
-        summary += f"; {count_text(ready, 'message')} {'is' if ready == 1 else 'are'} ready"
+    parts = [
+        f"{count_text(rows.all_running, 'job')} {'runs' if rows.all_running == 1 else 'run'}",
+        f"{count_text(living, 'worker process', 'worker processes')} {'lives' if living == 1 else 'live'}",
+        *([f"{count_text(ready, 'message')} {'is' if ready == 1 else 'are'} ready"] if ready else []),
+    ]
     return RunningPage(
         headline(len(notices)),
-        f"{summary}.",
+        f"{'; '.join(parts)}.",
         queue or "",
         notices[:MOST_NOTICES],
-        running,
-        waiting,
+        rows.running,
+        rows.waiting,
         len(notices),
-        all_running,
-        all_waiting,
-        all_waiting > _COUNTED,
+        rows.all_running,
+        rows.all_waiting,
+        rows.all_waiting > _COUNTED,
     )
 
 
