@@ -176,7 +176,7 @@ class _Pages:
             template, page = draw(request)
         except (LedgerUnavailable, ConfigError) as error:
             return self._failed(
-                request, HTTPStatus.SERVICE_UNAVAILABLE, "The ledger does not respond", plain_text(error)
+                request, HTTPStatus.SERVICE_UNAVAILABLE, "The ledger does not respond", plain_text(str(error))
             )
         except HTTPException:
             raise

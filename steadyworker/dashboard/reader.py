@@ -165,7 +165,7 @@ class Reader:
                 if kept.page is None:
                     raise
                 age = max(0.0, wall - kept.page.at)
-                kept.page = ReadPage(kept.page.content, kept.page.at, age, plain_text(error))
+                kept.page = ReadPage(kept.page.content, kept.page.at, age, plain_text(str(error)))
             kept.read_at = self._clock.monotonic()
             return cast(ReadPage[Content], kept.page)
 
