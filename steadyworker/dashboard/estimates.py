@@ -41,9 +41,9 @@ def rate_text(progress: Progress | None) -> str:
     if progress.at <= at or progress.done < done:
         return ""
     rate = (progress.done - done) / (progress.at - at)
-    for unit, seconds in (("second", 1), ("minute", 60), ("hour", 3600)):
+    for unit, seconds in (("a second", 1), ("a minute", 60), ("an hour", 3600)):
         if rate * seconds >= 1:
-            return f"{amount(round(rate * seconds, 1))} a {unit}"
+            return f"{amount(round(rate * seconds, 1))} {unit}"
     return "0 an hour" if rate == 0 else "under 1 an hour"
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from steadyworker.dashboard.strip import DAY, Segment
 from steadyworker.ledger.facts import Attempt, LinkEvent
 from steadyworker.text.redaction import redact
-from steadyworker.units import span
+from steadyworker.units import count_text, span
 
 WIDTH = 1000
 """The width of the picture in its own units."""
@@ -73,7 +73,7 @@ def lanes_of(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent], n
             deliveries.append(segment(kind, at, end, f"delivery {kind}, {span(end - at)}{why}"))
         for kind, at, end, why in _connection(attempt, own, known_from, until):
             connections.append(segment(kind, at, end, f"connection {kind}, {span(end - at)}{why}"))
-    text = f"{len(runs)} runs; deliveries lost: {losses}, bound again: {adoptions}"
+    text = f"{count_text(len(runs), 'run')}; deliveries lost: {losses}, bound again: {adoptions}"
     return Lanes(bars, deliveries, connections, began, ended, text)
 
 

@@ -1,23 +1,26 @@
-"""The seeded fleet in each kind of ledger, and its page."""
+"""The seeded fleet in a ledger, and its page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.types import ASGIApp
 
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.application import application
-from tests.cli.test_drill_screens import memory, postgres, sqlite
-from tests.dashboard.fleet_of_facts import FleetOfFacts
+from steadyworker.ledger.base import Ledger
 from steadyworker.testing.clock import FakeClock
+from tests.cli.test_drill_screens import memory
+from tests.dashboard.fleet_of_facts import FleetOfFacts
 
 
-@pytest.fixture(params=[memory, sqlite, postgres], ids=["memory", "sqlite", "postgres"])
-def facts(request: pytest.FixtureRequest, tmp_path) -> Iterator[FleetOfFacts]:  # type: ignore[no-untyped-def]
+@pytest.fixture
+def facts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FleetOfFacts]:
+    """The fleet in a ledger of the memory, or of the kind that the test names."""
     clock, dead = FakeClock(), set[str]()
-    opened: Iterator = request.param(tmp_path, clock, dead, request)  # type: ignore[type-arg]
+    opened: Iterator[Ledger] = getattr(request, "param", memory)(tmp_path, clock, dead, request)
     fleet = FleetOfFacts(next(opened), clock, dead)
     fleet.fill()
     yield fleet
