@@ -22,7 +22,7 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `job_line.py` | a running or waiting job as a row |
 | `estimates.py` | the time that is left, and the durations of runs, as honest ranges |
 | `notices.py` | what needs a person, in words |
-| `strip.py` | the connection of a worker process in the last 24 hours, as a picture |
+| `strip.py`, `lanes.py` | the connection of a worker process in the last 24 hours, and that under the runs of a job, as pictures |
 | `serving.py` | the server: its limits for slow clients and for connections |
 | `cli/` | the verb `dashboard` |
 

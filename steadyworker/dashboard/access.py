@@ -44,7 +44,7 @@ _FIXED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRequest:
     """The answer to a request that is not allowed."""
 
     status: HTTPStatus
@@ -75,28 +75,30 @@ class Access:
         """True if a request from another machine can be allowed."""
         return self.token is not None or self.user_header is not None or self.behind_login
 
-    def judge(self, scope: Scope) -> Refused | str:
+    def judge(self, scope: Scope) -> RefusedRequest | str:
         """Return why this request is refused, or the name of its user, which can be empty."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or _name_of(hosts[0]) not in self.hosts:
-            return Refused(
+            return RefusedRequest(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "Expected a host name that this page has: use the address that `steadyworker dashboard` printed, or name the host with --allow-host.",
             )
         if len(scope.get("query_string", b"")) > _LONGEST_QUERY:
-            return Refused(HTTPStatus.REQUEST_URI_TOO_LONG, f"Expected a query of at most {_LONGEST_QUERY} characters.")
+            return RefusedRequest(
+                HTTPStatus.REQUEST_URI_TOO_LONG, f"Expected a query of at most {_LONGEST_QUERY} characters."
+            )
         user = self._user(scope, headers)
-        if isinstance(user, Refused):
+        if isinstance(user, RefusedRequest):
             return user
         bearer = self.token is not None and headers.get("authorization", "").lower().startswith("bearer ")
         if scope["method"] not in SAFE and (
             why := refused_as_foreign(scope["method"], headers, hosts[0], bearer=bearer)
         ):
-            return Refused(HTTPStatus.FORBIDDEN, printable(plain_text(why)))
+            return RefusedRequest(HTTPStatus.FORBIDDEN, printable(plain_text(why)))
         return user
 
-    def _user(self, scope: Scope, headers: Headers) -> Refused | str:
+    def _user(self, scope: Scope, headers: Headers) -> RefusedRequest | str:
         """Return the name of the authenticated user, or why the request is refused."""
         if self.behind_login:
             return ""
@@ -106,22 +108,22 @@ class Access:
         if self.token is not None:
             user = _user_with(self.token, headers.getlist("authorization"))
             text = "Expected the token: as the password of a login, or as Authorization: Bearer."
-            return Refused(HTTPStatus.UNAUTHORIZED, text) if user is None else user
+            return RefusedRequest(HTTPStatus.UNAUTHORIZED, text) if user is None else user
         if self.user_header is None and _is_loopback(peer) and not any(name in headers for name in _FORWARDED):
             return ""
         expected = "this machine" if self.user_header is None else "a listed proxy (--trusted-peer)"
-        return Refused(
+        return RefusedRequest(
             HTTPStatus.FORBIDDEN,
             f"Expected a request from {expected}, got one from elsewhere or through a proxy: "
             "set --token-file, or --user-header with --trusted-peer.",
         )
 
-    def _user_of_proxy(self, header: str, headers: Headers) -> Refused | str:
+    def _user_of_proxy(self, header: str, headers: Headers) -> RefusedRequest | str:
         named = headers.getlist(header)
         if len(named) == 1 and named[0].strip():
             return plain_text(named[0].strip(), _LONGEST_NAME)
         text = f"Expected the header {header} from the proxy once, got {len(named)} of it: log in there."
-        return Refused(HTTPStatus.UNAUTHORIZED, text)
+        return RefusedRequest(HTTPStatus.UNAUTHORIZED, text)
 
 
 def checked_access(
@@ -152,7 +154,7 @@ def checked_access(
     return Access(names, token, user_header, networks, behind_login)
 
 
-class Guard:
+class PageGuard:
     """The application inside the rules: it gets allowed requests only, and each response gets the headers."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -175,7 +177,7 @@ class Guard:
                 _add_headers(message, nonce)
             await send(message)
 
-        if isinstance(judged, Refused):
+        if isinstance(judged, RefusedRequest):
             headers = {}
             if judged.status is HTTPStatus.UNAUTHORIZED and self._access.token is not None:
                 headers["WWW-Authenticate"] = 'Basic realm="steadyworker", charset="UTF-8"'

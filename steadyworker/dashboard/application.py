@@ -25,7 +25,7 @@ from starlette.routing import Route
 from steadyworker.backends.opening import open_ledger
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import load
-from steadyworker.dashboard.access import Access, Guard, checked_access
+from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.actions import actions_page
 from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.job import job_page
@@ -101,7 +101,7 @@ def application(ledger: Ledger, access: Access, namespace: str | None = None, cl
     ]
     handlers: dict[Any, Any] = {HTTPException: page.refused}
     return Starlette(
-        routes=routes, exception_handlers=handlers, lifespan=life, middleware=[Middleware(Guard, access=access)]
+        routes=routes, exception_handlers=handlers, lifespan=life, middleware=[Middleware(PageGuard, access=access)]
     )
 
 

@@ -94,7 +94,7 @@ class JobPage(Struct, frozen=True):
     size: int
 
 
-class _Facts(Struct, frozen=True):
+class _KeptHeaders(Struct, frozen=True):
     """The facts of a kept message that the page shows."""
 
     headers: dict[str, str] = field(default_factory=dict)
@@ -193,7 +193,7 @@ def shown(value: bytes) -> str:
 def headers_of(message: KeptMessage) -> Sequence[tuple[str, str]]:
     """Return the names and values of a kept message's headers, sorted, without secrets."""
     try:
-        headers: Mapping[str, str] = msgspec.json.decode(message.facts, type=_Facts).headers
+        headers: Mapping[str, str] = msgspec.json.decode(message.facts, type=_KeptHeaders).headers
     except msgspec.MsgspecError:
         return []
     return [

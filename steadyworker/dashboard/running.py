@@ -48,7 +48,7 @@ class RunningPage(Struct, frozen=True):
     more_waiting: bool
 
 
-class _Rows:
+class _RunningRows:
     """The rows of the jobs, as the listing yields them: what needs a person, what runs, what waits."""
 
     def __init__(self, jobs: Iterable[ListedJob], now: float) -> None:
@@ -75,7 +75,7 @@ class _Rows:
 def running_page(once: ReadOnce, now: float, namespace: str | None, queue: str | None) -> RunningPage:
     """Return the content of the first page, of all queues or of one."""
     ledger = once.as_ledger
-    rows = _Rows(Listing(ledger, Wanted(namespace=namespace, queue=queue), now).jobs(), now)
+    rows = _RunningRows(Listing(ledger, Wanted(namespace=namespace, queue=queue), now).jobs(), now)
     processes = workers(ledger, now)
     names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
     queues = queues_now(ledger, names, recorded_depth(ledger))

@@ -32,12 +32,14 @@
         const response = await fetch(location.href, { cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(15000) });
         if (!response.ok) throw new Error(response.status);
         const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
-        if (!paused && !selecting()) exchange(fresh);
         failed = 0;
-        show("");
+        if (!paused && !selecting()) {
+          exchange(fresh);
+          show("");
+        }
       } catch {
         failed += 1;
-        show(`The page was not refreshed for ${failed * EVERY / 1000} s or more: the dashboard does not respond.`);
+        if (!paused) show(`The page was not refreshed for ${failed * EVERY / 1000} s or more: the dashboard does not respond.`);
       }
     }
     timer = setTimeout(refresh, EVERY);
