@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from steadyworker.dashboard.strip import DAY, Segment
+from steadyworker.dashboard.strip import DAY, PictureSegment
 from steadyworker.ledger.facts import Attempt, LinkEvent
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
@@ -33,9 +33,9 @@ class Lanes(Struct, frozen=True):
         text: The picture in words.
     """
 
-    runs: Sequence[Segment]
-    deliveries: Sequence[Segment]
-    connections: Sequence[Segment]
+    runs: Sequence[PictureSegment]
+    deliveries: Sequence[PictureSegment]
+    connections: Sequence[PictureSegment]
     began: float
     ended: float
     text: str
@@ -47,9 +47,9 @@ def lanes_of(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent], n
     ended = max(now if attempt.ended_at is None else attempt.ended_at for _, attempt in runs)
     scale = WIDTH / max(ended - began, 0.001)
 
-    def segment(state: str, at: float, until: float, text: str) -> Segment:
+    def segment(state: str, at: float, until: float, text: str) -> PictureSegment:
         width = max((until - at) * scale, _LEAST)
-        return Segment(state, round(min((at - began) * scale, WIDTH - width), 1), round(width, 1), text)
+        return PictureSegment(state, round(min((at - began) * scale, WIDTH - width), 1), round(width, 1), text)
 
     bars, deliveries, connections = [], [], []
     losses = adoptions = 0

@@ -38,7 +38,7 @@ _BEFORE = {
 """The state that the first event of a strip proves for the time before it."""
 
 
-class Segment(Struct, frozen=True):
+class PictureSegment(Struct, frozen=True):
     """
     A part of a strip.
 
@@ -58,7 +58,7 @@ class Strip(Struct, frozen=True):
     """The strip of one queue, and the same in words."""
 
     queue: str
-    segments: Sequence[Segment]
+    segments: Sequence[PictureSegment]
     text: str
 
 
@@ -98,7 +98,7 @@ def strip(
         x = (at - now + DAY) / DAY * WIDTH
         width = max((end - at) / DAY * WIDTH, 1.5 if state != "connected" else 0.0)
         cause = f": {redact(why)}" if why else ""
-        segments.append(Segment(state, round(x, 2), round(width, 2), f"{state} for {span(end - at)}{cause}"))
+        segments.append(PictureSegment(state, round(x, 2), round(width, 2), f"{state} for {span(end - at)}{cause}"))
     if losses:
         text = f"connection lost {count_text(losses, 'time')} in 24 hours, {span(lost_for)} in all"
     else:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,9 @@ TOKEN = "a-token-of-many-characters"
 ADDRESSES = ("/", "/queues", "/workers", "/actions", "/job/a/b/c", "/assets/page.css", "/nothing")
 
 
-def asked(access: Access | None = None, path: str = "/", **values: str | None) -> Answered:
+def asked(access: Access | None = None, path: str = "/", **values: Any) -> Answered:
     app = application(MemoryLedger(FakeClock(), Times()), access or checked_access(), clock=FakeClock())
-    return request(app, path, **values)  # type: ignore[arg-type]
+    return request(app, path, **values)
 
 
 def basic(user: str, password: str) -> str:
@@ -78,7 +79,7 @@ def test_without_a_token_a_proxy_on_this_machine_is_refused(header: str) -> None
     ],
 )
 def test_a_token_is_needed_from_everywhere(authorization: str | None, status: int) -> None:
-    headers = {} if authorization is None else {"authorization": authorization}
+    headers: dict[str, Any] = {} if authorization is None else {"authorization": authorization}
     for client in ("127.0.0.1", "10.0.0.7"):
         answered = asked(checked_access(token=TOKEN), client=client, **headers)
         assert answered.status == status
@@ -102,7 +103,7 @@ def test_a_login_names_its_user() -> None:
 )
 def test_only_a_listed_proxy_names_the_user(client: str, user: str | None, status: int) -> None:
     access = checked_access(user_header="X-Forwarded-User", peers=["10.0.0.0/24"])
-    headers = {} if user is None else {"x_forwarded_user": user}
+    headers: dict[str, Any] = {} if user is None else {"x_forwarded_user": user}
     assert asked(access, client=client, **headers).status == status
 
 

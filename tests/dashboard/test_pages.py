@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.dashboard.running import running_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import JobId
+from steadyworker.ledger.base import JobId, OwnerSeen
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.cli.night import SECRET
@@ -302,9 +303,14 @@ def test_a_page_cannot_write(facts: FleetOfFacts) -> None:
 
 def test_several_viewers_cause_one_read_a_second(facts: FleetOfFacts, monkeypatch: pytest.MonkeyPatch) -> None:
     page = application(facts.ledger, checked_access(), clock=facts.clock)
-    reads = []
+    reads: list[int] = []
     owners = facts.ledger.owners
-    monkeypatch.setattr(facts.ledger, "owners", lambda: reads.append(1) or owners())
+
+    def counted() -> Sequence[OwnerSeen]:
+        reads.append(1)
+        return owners()
+
+    monkeypatch.setattr(facts.ledger, "owners", counted)
     for _ in range(5):
         request(page)
     assert len(reads) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from steadyworker.dashboard.lanes import lanes_of
-from steadyworker.dashboard.strip import Segment, strip
+from steadyworker.dashboard.strip import PictureSegment, strip
 from steadyworker.ledger.facts import Attempt, LinkEvent
 
 NOW = 1_000_000.0
@@ -14,7 +14,7 @@ def event(kind: str, ago: float, why: str = "", fence: int | None = None) -> Lin
     return LinkEvent("me", "q", NOW - ago, 1, kind, why, fence)  # type: ignore[arg-type]
 
 
-def parts(segments: list[Segment]) -> list[tuple[str, float, float]]:
+def parts(segments: list[PictureSegment]) -> list[tuple[str, float, float]]:
     return [(each.state, each.x, each.width) for each in segments]
 
 
