@@ -6,9 +6,8 @@ import hashlib
 import logging
 import os
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -26,20 +25,23 @@ from steadyworker.backends.opening import open_ledger
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
-from steadyworker.dashboard.actions import actions_page
 from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
-from steadyworker.dashboard.reader import Reader, ReadPage
-from steadyworker.dashboard.running import running_page
+from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
+from steadyworker.dashboard.running import MOST_NOTICES, RunningPage
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.facts import Action
 from steadyworker.pages import environment as pages
 from steadyworker.text.plain_text import plain_text
 
 THREADS = 4
 """The number of pages that are read and drawn at the same time; others wait."""
+
+MOST_ACTIONS = 200
+"""The number of actions on their page."""
 
 _LONGEST_NAME = 300
 _ASSETS = {"css": "text/css", "js": "text/javascript"}
@@ -123,15 +125,20 @@ class _Pages:
             content = (pages.HERE / f"page.{ending}").read_bytes()
             names[ending] = f"page.{hashlib.sha256(content).hexdigest()[:12]}.{ending}"
             self._assets[names[ending]] = (content, kind)
-        self._templates.globals |= {"assets": names, "job_path": job_path}
+        self._templates.globals |= {
+            "assets": names,
+            "job_path": job_path,
+            "most_actions": MOST_ACTIONS,
+            "most_notices": MOST_NOTICES,
+        }
 
     def running(self, request: Request) -> Drawn:
         queue = request.query_params.get("queue", "")[:_LONGEST_NAME] or None
         namespace = request.query_params.get("broker", "")[:_LONGEST_NAME] or self._namespace
         if self._namespace not in (None, namespace):
             namespace = self._namespace
-        read = partial(_read_running, namespace=namespace, queue=queue)
-        return "running.html", self._reader.page(("running", namespace, queue), read)
+        key = ("running", namespace, queue)
+        return "running.html", self._reader.page(key, lambda once, now: RunningPage(once, now, namespace, queue))
 
     def queues(self, _: Request) -> Drawn:
         return "queues.html", self._reader.page("queues", lambda once, now: queues_page(once, now, self._namespace))
@@ -140,7 +147,10 @@ class _Pages:
         return "workers.html", self._reader.page("workers", lambda once, now: workers_page(once, now, self._namespace))
 
     def actions(self, _: Request) -> Drawn:
-        return "actions.html", self._reader.page("actions", lambda once, _now: actions_page(once, self._namespace))
+        def read(once: ReadOnce, _now: float) -> Sequence[Action]:
+            return once.as_ledger.facts.actions(None, self._namespace, limit=MOST_ACTIONS + 1)
+
+        return "actions.html", self._reader.page("actions", read)
 
     def job(self, request: Request) -> Drawn:
         id = job_of(request.path_params["rest"])
@@ -226,7 +236,3 @@ class _Pages:
             **values,
         )
         return Response(html, status, media_type="text/html")
-
-
-def _read_running(once: Any, now: float, *, namespace: str | None, queue: str | None) -> Any:
-    return running_page(once, now, namespace, queue)

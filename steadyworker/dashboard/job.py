@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct, field
 
-from steadyworker.dashboard.job_line import JobLine, job_line, tries_text
-from steadyworker.dashboard.lanes import Lanes, lanes_of
+from steadyworker.dashboard.job_line import JobLine, job_line
 from steadyworker.dashboard.notices import need_text
+from steadyworker.dashboard.pictures import DAY, Lanes, events_of, lanes_of
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.dashboard.strip import DAY
 from steadyworker.ledger.base import JobId, KeptMessage, State
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.listing import ListedJob, Listing, Liveness, OwnerNow, Wanted
-from steadyworker.ledger.story import StoryKind, run_entries
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -68,7 +66,7 @@ class JobPage(Struct, frozen=True):
     The content of the page.
 
     Attributes:
-        job: The job as a row.
+        line: The job as a row.
         sentence: Its state in a sentence.
         need: What it needs; empty if it needs nothing.
         facts: Names and values, for people.
@@ -80,7 +78,7 @@ class JobPage(Struct, frozen=True):
         size: The number of bytes of the payload.
     """
 
-    job: JobLine
+    line: JobLine
     sentence: str
     need: str
     facts: Sequence[tuple[str, str]]
@@ -126,7 +124,7 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
         need_text(job, now),
         _facts(job, line),
         [("recorded", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
-        lanes_of(runs, events, now) if runs else None,
+        lanes_of([run for _, run in runs], events, now) if runs else None,
         sorted(story, key=lambda block: (block.at, block.number)),
         first,
         None if result is None else shown(result),
@@ -164,7 +162,7 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
 
 
 def _running_sentence(owner: OwnerNow | None, line: JobLine) -> str:
-    place = f"{line.host}:{line.pid}" if line.pid else line.host or "an unknown host"
+    place = line.place or "an unknown host"
     if owner is not None and owner.liveness is Liveness.GONE:
         when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
         heir = f"another worker process takes the job over {when}" if owner.heirs else "no other consumes this queue"
@@ -216,11 +214,9 @@ def _events(once: ReadOnce, runs: Sequence[tuple[int, Attempt]], queue: str, now
 def _run_blocks(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent], now: float) -> Sequence[StoryBlock]:
     blocks = []
     for number, (round_, attempt) in enumerate(runs, 1):
-        own = [event for event in events if event.owner == attempt.owner]
         found = [
-            (entry.event.at, EVENTS.get(entry.event.event, entry.event.event), redact(entry.event.why))
-            for entry in run_entries(number, round_, attempt, own)
-            if entry.kind is StoryKind.LINK and entry.event is not None
+            (event.at, EVENTS.get(event.event, event.event), redact(event.why))
+            for event in events_of(attempt, events, now)
         ]
         because, semicolon, more = attempt.because.partition(";")
         error = ": ".join(part for part in (attempt.error_class, attempt.error_text) if part)
@@ -243,19 +239,15 @@ def _run_blocks(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent]
 
 
 def _facts(job: ListedJob, line: JobLine) -> Sequence[tuple[str, str]]:
-    row, owner = job.row, job.owner
-    limit = (
-        f"{span(line.limit)} ({line.limit_share * 100:.0f} % used)"
-        if line.limit and line.limit_share is not None
-        else ""
-    )
+    row = job.row
+    used = (line.elapsed or 0.0) / line.limit if line.limit else 0.0
     named = (
         ("queue", row.id.queue),
         ("broker", row.id.namespace),
         ("round", str(row.id.round) if row.id.round else ""),
-        ("tries", tries_text(job) or "none failed"),
-        ("worker process", f"{line.host}:{line.pid}, {line.truth}" if owner is not None and line.pid else line.truth),
-        ("time limit of a run", limit),
+        ("tries", line.tries or "none failed"),
+        ("worker process", ", ".join(text for text in (line.place, line.truth) if text)),
+        ("time limit of a run", f"{span(line.limit)} ({used * 100:.0f} % used)" if line.limit else ""),
         ("last progress", f"{span(line.silent)} ago" if line.silent is not None else ""),
         ("reason", line.why),
         ("conflicts", f"{row.conflicts} dead letters with this key and another payload" if row.conflicts else ""),

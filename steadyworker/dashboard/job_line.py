@@ -17,76 +17,62 @@ from steadyworker.units import amount, count_text, span
 
 class JobLine(Struct, frozen=True):
     """
-    A job as a row.
+    A job as a row: the job itself, and what a page shows of it in words, each empty if the ledger does not know it.
 
     Attributes:
         path: The address of the job's page, below the root of the dashboard.
-        state, level: The state in words, and its colour: `fine`, `warning`, `error` or empty.
+        state, level: The state, and its colour: `fine`, `warning`, `error` or empty.
         share: The part that is done, from 0 to 1; None if the run reports no total.
-        progress, note, rate, left: The progress in words; each empty if the ledger does not know it.
-        silent: Seconds since the last progress.
-        elapsed, limit, limit_share: Seconds of the run; the time limit, and the share of it that is used.
-        tries: The attempts, crashes and losses that were not 0, in words.
-        host, pid: The worker process.
-        truth: What the ledger knows of the worker process: `alive`, `silent for 40 s`, `gone`.
-        why: The reason of the state, for people.
+        progress, note, rate, left: The progress, its note, the rate of the last minutes, and the time left.
+        silent: Seconds since the last progress of the run; None without one.
+        elapsed, limit: Seconds of the run, and its time limit; None if the job does not run, or has no limit.
+        place, truth: Where its worker process runs, and whether it lives.
+        tries: The failed attempts, crashes and losses.
+        why: The reason of the state.
     """
 
-    namespace: str
-    queue: str
-    key: str
-    round: int
+    job: ListedJob
     path: str
     state: str
     level: str
-    share: float | None = None
-    progress: str = ""
-    note: str = ""
-    rate: str = ""
-    left: str = ""
-    silent: float | None = None
-    started_at: float | None = None
-    elapsed: float | None = None
-    limit: float | None = None
-    limit_share: float | None = None
-    tries: str = ""
-    host: str = ""
-    pid: int = 0
-    truth: str = ""
-    why: str = ""
+    share: float | None
+    progress: str
+    note: str
+    rate: str
+    left: str
+    silent: float | None
+    elapsed: float | None
+    limit: float | None
+    place: str
+    truth: str
+    tries: str
+    why: str
 
 
 def job_line(job: ListedJob, now: float) -> JobLine:
     """Return the row of a job."""
     row, progress, owner = job.row, job.progress, job.owner
-    id = row.id
-    running = row.state is State.RUNNING
-    elapsed = max(0.0, now - row.started_at) if running and row.started_at is not None else None
-    limit = owner.time_limit if owner is not None and running else None
+    runs = row.state is State.RUNNING
+    goes_on = runs and job.need is not Need.STUCK and owner is not None and owner.liveness is Liveness.ALIVE
     state, level = _state(job)
+    place = "" if owner is None else f"{owner.host}:{owner.pid}" if owner.pid else owner.host
     return JobLine(
-        id.namespace,
-        id.queue,
-        id.key,
-        id.round,
-        job_path(id.namespace, id.queue, id.key),
+        job,
+        job_path(row.id.namespace, row.id.queue, row.id.key),
         state,
         level,
-        share=share_of(progress) if running else None,
-        progress=progress_text(progress),
-        note=redact(progress.note) if progress is not None else "",
-        rate=rate_text(progress) if running else "",
-        left=left_text(row, progress, now) if running and _goes_on(job) else "",
-        silent=max(0.0, now - progress.at) if progress is not None and running else None,
-        started_at=row.started_at,
-        elapsed=elapsed,
-        limit=limit,
-        limit_share=elapsed / limit if elapsed is not None and limit else None,
-        tries=tries_text(job),
-        host=owner.host if owner is not None else "",
-        pid=owner.pid if owner is not None else 0,
-        truth=owner_text(owner) if owner is not None else "",
-        why=why_text(job),
+        share_of(progress) if runs else None,
+        progress_text(progress),
+        redact(progress.note) if progress is not None else "",
+        rate_text(progress) if runs else "",
+        left_text(row, progress, now) if goes_on else "",
+        max(0.0, now - progress.at) if progress is not None and runs else None,
+        max(0.0, now - row.started_at) if runs and row.started_at is not None else None,
+        owner.time_limit if owner is not None and runs else None,
+        place,
+        owner_text(owner) if owner is not None else "",
+        tries_text(job),
+        why_text(job),
     )
 
 
@@ -154,7 +140,3 @@ def _state(job: ListedJob) -> tuple[str, str]:
     state = job.row.job_state.value
     levels = {"running": "fine", "done": "fine", "dead": "error", "retrying": "warning", "interrupted": "warning"}
     return state, levels.get(state, "")
-
-
-def _goes_on(job: ListedJob) -> bool:
-    return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from steadyworker.dashboard.notices import trouble_text, worker_name
+from steadyworker.dashboard.pictures import DAY, Strip, strip
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.dashboard.strip import DAY, Strip, strip
 from steadyworker.ledger.facts import LinkEvent
 from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
 from steadyworker.ledger.listing import Liveness
@@ -20,39 +20,13 @@ MOST_WORKERS = 100
 _MOST_STRIPS = 6
 
 
-class SlotsLine(Struct, frozen=True):
-    """A queue of a worker process: its name, its slots with and without a run, and whether it is paused."""
-
-    queue: str
-    busy: int
-    slots: int
-    paused: bool
-    time_limit: float | None
-
-
 class WorkerLine(Struct, frozen=True):
-    """
-    A worker process as a row.
+    """A worker process as a row: its state in words and its colour, what it needs, and a strip for each queue."""
 
-    Attributes:
-        name: Host and process id.
-        state, level: Its stage or its truth in words, and its colour.
-        version, started_at, seen_ago: As it reported.
-        runs: The number of jobs that it holds.
-        queues: Its queues.
-        needs: What it needs, in words.
-        strips: Its connections.
-    """
-
+    now: WorkerNow
     name: str
-    owner: str
     state: str
     level: str
-    version: str
-    started_at: float | None
-    seen_ago: float
-    runs: int
-    queues: Sequence[SlotsLine]
     needs: Sequence[str]
     strips: Sequence[Strip]
 
@@ -81,46 +55,27 @@ def workers_page(once: ReadOnce, now: float, namespace: str | None) -> WorkersPa
 
 
 def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float) -> WorkerLine:
-    seen, report = worker.seen, worker.seen.report
-    slots, strips = [], []
-    for name in worker.names:
+    report, until = worker.seen.report, now - worker.seen.seen_ago
+    began = report.started_at if report is not None else min((event.at for event in events), default=until)
+    strips = []
+    for name in worker.names[:_MOST_STRIPS]:
         queue = name.rpartition("/")[2]
-        reported = report.queues.get(name) if report is not None else None
-        if reported is not None:
-            slots.append(SlotsLine(queue, reported.busy, reported.slots, reported.paused, reported.time_limit))
-        else:
-            slots.append(SlotsLine(queue, 0, 0, paused=False, time_limit=None))
-        connected = reported.connected if reported is not None and worker.liveness is Liveness.ALIVE else None
-        of_queue = [event for event in events if event.queue == queue]
-        began = report.started_at if report is not None else (of_queue[0].at if of_queue else now - seen.seen_ago)
-        strips.append(strip(queue, of_queue, began, now - seen.seen_ago, now, connected=connected))
-    state, level = _state(worker)
-    return WorkerLine(
-        worker_name(worker),
-        seen.owner,
-        state,
-        level,
-        report.version if report is not None else "",
-        report.started_at if report is not None else None,
-        seen.seen_ago,
-        worker.runs,
-        slots,
-        [trouble_text(worker, trouble) for trouble in worker.troubles],
-        strips[:_MOST_STRIPS],
-    )
+        reported = report.queues.get(name) if report is not None and worker.liveness is Liveness.ALIVE else None
+        strips.append(strip(queue, reported, [event for event in events if event.queue == queue], began, until, now))
+    needs = [trouble_text(worker, trouble) for trouble in worker.troubles]
+    return WorkerLine(worker, worker_name(worker), *_state(worker), needs, strips)
 
 
 def _state(worker: WorkerNow) -> tuple[str, str]:
-    match worker.liveness:
-        case Liveness.GONE:
-            return "gone", "error"
-        case Liveness.SILENT:
-            return f"silent for {span(worker.seen.seen_ago)}", "warning"
-        case Liveness.ALIVE:
-            if worker.troubles:
-                return worker.troubles[0].value, "error" if Trouble.CRASH_LOOP in worker.troubles else "warning"
-            stage = worker.seen.report.stage if worker.seen.report is not None else ""
-            return stage or "alive", "fine"
+    """Return the state of a worker process in words, and its colour."""
+    if worker.liveness is Liveness.GONE:
+        return "gone", "error"
+    if worker.liveness is Liveness.SILENT:
+        return f"silent for {span(worker.seen.seen_ago)}", "warning"
+    if worker.troubles:
+        return worker.troubles[0].value, "error" if Trouble.CRASH_LOOP in worker.troubles else "warning"
+    stage = worker.seen.report.stage if worker.seen.report is not None else ""
+    return stage or "alive", "fine"
 
 
 def _headline(found: Sequence[WorkerNow]) -> str:

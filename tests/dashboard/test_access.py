@@ -58,7 +58,8 @@ def test_without_a_token_only_this_machine_is_allowed(client: str | None, status
 @pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded", "x_real_ip", "x_forwarded_host"])
 def test_without_a_token_a_proxy_on_this_machine_is_refused(header: str) -> None:
     """It would lend the address of this machine to everybody."""
-    assert asked(**{header: "203.0.113.9"}).status == 403
+    headers: dict[str, Any] = {header: "203.0.113.9"}
+    assert asked(**headers).status == 403
 
 
 @pytest.mark.parametrize(

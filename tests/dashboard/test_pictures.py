@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from steadyworker.dashboard.lanes import lanes_of
-from steadyworker.dashboard.strip import PictureSegment, strip
-from steadyworker.ledger.facts import Attempt, LinkEvent
+from steadyworker.dashboard.pictures import PictureSegment, lanes_of, strip
+from steadyworker.ledger.facts import Attempt, LinkEvent, QueueReport
 
 NOW = 1_000_000.0
 HOUR = 3600.0
@@ -21,7 +20,8 @@ def parts(segments: list[PictureSegment]) -> list[tuple[str, float, float]]:
 def day(
     *events: LinkEvent, began: float = 48 * HOUR, connected: bool | None = True, until: float = 0.0
 ) -> list[tuple[str, float, float]]:
-    found = strip("q", events, NOW - began, NOW - until, NOW, connected=connected)
+    report = None if connected is None else QueueReport(connected=connected)
+    found = strip("q", report, events, NOW - began, NOW - until, NOW)
     return parts(list(found.segments))
 
 
@@ -50,26 +50,16 @@ def test_a_process_that_died_has_no_state_after_its_end() -> None:
 
 
 def test_a_short_loss_is_visible_and_has_its_cause() -> None:
-    found = strip(
-        "q",
-        [event("lost", HOUR, "broker away"), event("connected", HOUR - 1)],
-        NOW - 2 * HOUR,
-        NOW,
-        NOW,
-        connected=True,
-    )
-    assert found.segments[1].width == 1.5
+    events = [event("lost", HOUR, "broker away"), event("connected", HOUR - 1)]
+    found = strip("q", QueueReport(connected=True), events, NOW - 2 * HOUR, NOW, NOW)
+    assert found.segments[1].width == 2.2
     assert found.segments[1].text == "lost for 1 s: broker away"
     assert found.text == "connection lost 1 time in 24 hours, 1 s in all"
 
 
-def attempt(
-    began: float, ended: float | None, fence: int = 1, epoch: int | None = 3, outcome: str = "done"
-) -> tuple[int, Attempt]:
+def attempt(began: float, ended: float | None, fence: int = 1, epoch: int | None = 3, outcome: str = "done") -> Attempt:
     end = None if ended is None else NOW - ended
-    return 0, Attempt(
-        fence, "me", "host", 1, 0, "1", "new", epoch, NOW - began, end, outcome if ended is not None else ""
-    )
+    return Attempt(fence, "me", "host", 1, 0, "1", "new", epoch, NOW - began, end, outcome if ended is not None else "")
 
 
 def test_a_run_goes_on_while_its_connection_is_lost() -> None:
@@ -80,28 +70,33 @@ def test_a_run_goes_on_while_its_connection_is_lost() -> None:
         event("adopted", 25.0, fence=1),
     ]
     found = lanes_of([attempt(100.0, 0.0)], events, NOW)
-    assert parts(list(found.runs)) == [("done", 0.0, 1000.0)]
-    assert parts(list(found.deliveries)) == [("bound", 0.0, 250.0), ("lost", 250.0, 500.0), ("bound", 750.0, 250.0)]
-    assert parts(list(found.connections)) == [
+    assert parts(list(found.lanes["Run"])) == [("done", 0.0, 1000.0)]
+    assert parts(list(found.lanes["Delivery"])) == [
+        ("bound", 0.0, 250.0),
+        ("lost", 250.0, 500.0),
+        ("bound", 750.0, 250.0),
+    ]
+    assert parts(list(found.lanes["Connection"])) == [
         ("connected", 0.0, 250.0),
         ("lost", 250.0, 250.0),
         ("connected", 500.0, 500.0),
     ]
-    assert found.text == "1 run; deliveries lost: 1, bound again: 1"
+    assert found.text == "1 run"
+    assert found.lanes["Connection"][1].text == "connection lost for 25 s"
 
 
 def test_an_event_of_another_run_is_left_out() -> None:
     found = lanes_of([attempt(100.0, 0.0)], [event("delivery-lost", 50.0, fence=2)], NOW)
-    assert parts(list(found.deliveries)) == [("bound", 0.0, 1000.0)]
+    assert parts(list(found.lanes["Delivery"])) == [("bound", 0.0, 1000.0)]
 
 
 def test_the_time_before_the_events_that_are_kept_is_unknown() -> None:
     found = lanes_of([attempt(48 * HOUR, None)], [], NOW)
-    assert parts(list(found.runs)) == [("running", 0.0, 1000.0)]
-    assert parts(list(found.connections)) == [("unknown", 0.0, 500.0), ("unknown", 500.0, 500.0)]
+    assert parts(list(found.lanes["Run"])) == [("running", 0.0, 1000.0)]
+    assert parts(list(found.lanes["Connection"])) == [("unknown", 0.0, 500.0), ("unknown", 500.0, 500.0)]
 
 
 def test_a_message_from_the_ledger_needs_no_connection() -> None:
     found = lanes_of([attempt(100.0, 0.0, epoch=None)], [], NOW)
-    assert parts(list(found.deliveries)) == [("from the ledger", 0.0, 1000.0)]
-    assert parts(list(found.connections)) == [("unknown", 0.0, 1000.0)]
+    assert parts(list(found.lanes["Delivery"])) == [("from the ledger", 0.0, 1000.0)]
+    assert parts(list(found.lanes["Connection"])) == [("unknown", 0.0, 1000.0)]
