@@ -29,7 +29,7 @@ from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
-from steadyworker.dashboard.running import MOST_NOTICES, RunningPage
+from steadyworker.dashboard.running import RunningPage
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Ledger
@@ -129,7 +129,6 @@ class _Pages:
             "assets": names,
             "job_path": job_path,
             "most_actions": MOST_ACTIONS,
-            "most_notices": MOST_NOTICES,
         }
 
     def running(self, request: Request) -> Drawn:

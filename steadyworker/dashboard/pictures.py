@@ -62,7 +62,13 @@ class Lanes(Struct, frozen=True):
 
 
 def strip(
-    queue: str, report: QueueReport | None, events: Sequence[LinkEvent], began: float, until: float, now: float
+    queue: str,
+    report: QueueReport | None,
+    events: Sequence[LinkEvent],
+    began: float,
+    until: float,
+    now: float,
+    most: int,
 ) -> Strip:
     """
     Return the strip of a queue.
@@ -74,6 +80,7 @@ def strip(
         began: The start of the process.
         until: Its last sign of life.
         now: The right end of the strip.
+        most: The number of segments; earlier changes are not drawn.
     """
     first = max(began, now - DAY)
     found = [event for event in events if event.event in _CONNECTION]
@@ -86,6 +93,9 @@ def strip(
     text = f"{spans[-1][0]} for {span(until - first)}, no loss recorded"
     if lost:
         text = f"connection lost {count_text(len(lost), 'time')} in 24 hours, {span(sum(lost))} in all"
+    if len(spans) > most:
+        dropped = len(spans) - most
+        spans = [("unknown", first, spans[dropped][1], f"{count_text(dropped, 'change')} not drawn"), *spans[dropped:]]
     return Strip(queue, report, [_segment(each, now - DAY, now, DAY_WIDTH, "") for each in spans], text)
 
 

@@ -12,8 +12,8 @@ from steadyworker.ledger.fleet import workers
 from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Wanted
 from steadyworker.units import count_text
 
-MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 30, 100, 30
-"""The largest numbers of rows; the page names how many it leaves out."""
+MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 60, 20
+"""The largest numbers of rows, so that a page has less than 100 kB; the page names how many it leaves out."""
 
 _COUNTED = 1000
 """The number of waiting jobs beyond which the page only shows that there are more."""
@@ -26,8 +26,8 @@ class RunningPage:
     Attributes:
         headline, summary: The answer to "does anything need me?", and what runs where.
         queue: The only queue that is shown; empty for all.
-        notices, running, waiting: The rows; the page shows the first of them.
-        all_running, all_waiting: The numbers of all running and waiting jobs.
+        notices, running, waiting: The rows that the page shows.
+        all_notices, all_running, all_waiting: The numbers of all of them.
         more_waiting: True if more jobs wait than were counted.
     """
 
@@ -37,7 +37,7 @@ class RunningPage:
         self.notices: list[Notice] = []
         self.running: list[JobLine] = []
         self.waiting: list[JobLine] = []
-        self.all_running = self.all_waiting = 0
+        self.all_notices = self.all_running = self.all_waiting = 0
         for job in Listing(ledger, Wanted(namespace=namespace, queue=queue), now).jobs():
             # What needs a person comes first, then what runs, then what waits, then what has ended.
             if self.more_waiting or (job.need is None and job.row.state in (State.DONE, State.DEAD)):
@@ -46,11 +46,14 @@ class RunningPage:
         processes = workers(ledger, now)
         names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
         queues = queues_now(ledger, names, recorded_depth(ledger))
-        if queue is None:
-            self.notices += [notice for process in processes for notice in worker_notices(process)]
-        self.notices += queue_notices(queues)
+        others = [] if queue is not None else [each for process in processes for each in worker_notices(process)]
+        others += queue_notices(queues)
+        self.all_notices += len(others)
+        # A hundred dead jobs must not hide a dead worker process.
+        self.notices = [*self.notices[: max(MOST_NOTICES // 2, MOST_NOTICES - len(others))], *others]
         self.notices.sort(key=lambda notice: notice.level != "error")
-        self.headline = headline(len(self.notices))
+        del self.notices[MOST_NOTICES:]
+        self.headline = headline(self.all_notices)
         living = sum(process.liveness is not Liveness.GONE for process in processes)
         self.summary = _summary(self.all_running, living, sum(each.depth.ready or 0 for each in queues))
 
@@ -61,7 +64,9 @@ class RunningPage:
 
     def _add(self, job: ListedJob, now: float) -> None:
         if job.need is not None:
-            self.notices.append(job_notice(job, now))
+            self.all_notices += 1
+            if len(self.notices) < MOST_NOTICES:
+                self.notices.append(job_notice(job, now))
         if job.row.state is State.RUNNING:
             self.all_running += 1
             if len(self.running) < MOST_RUNNING:

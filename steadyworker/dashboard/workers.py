@@ -14,10 +14,12 @@ from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
 from steadyworker.ledger.listing import Liveness
 from steadyworker.units import count_text, span
 
-MOST_WORKERS = 100
+MOST_WORKERS = 40
 """The largest number of worker processes on the page; those in trouble come first."""
 
 _MOST_STRIPS = 6
+_MOST_SEGMENTS = 480
+"""The number of segments on the page, so that it has less than 100 kB."""
 
 
 class WorkerLine(Struct, frozen=True):
@@ -50,18 +52,22 @@ def workers_page(once: ReadOnce, now: float, namespace: str | None) -> WorkersPa
     events: dict[str, list[LinkEvent]] = {}
     for event in ledger.facts.link_events(now - DAY):
         events.setdefault(event.owner, []).append(event)
-    lines = [_line(each, events.get(each.seen.owner, []), now) for each in found[:MOST_WORKERS]]
+    shown = found[:MOST_WORKERS]
+    most = _MOST_SEGMENTS // max(1, sum(len(each.names[:_MOST_STRIPS]) for each in shown))
+    lines = [_line(each, events.get(each.seen.owner, []), now, most) for each in shown]
     return WorkersPage(_headline(found), lines, len(found))
 
 
-def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float) -> WorkerLine:
+def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float, most: int) -> WorkerLine:
     report, until = worker.seen.report, now - worker.seen.seen_ago
     began = report.started_at if report is not None else min((event.at for event in events), default=until)
     strips = []
     for name in worker.names[:_MOST_STRIPS]:
         queue = name.rpartition("/")[2]
         reported = report.queues.get(name) if report is not None and worker.liveness is Liveness.ALIVE else None
-        strips.append(strip(queue, reported, [event for event in events if event.queue == queue], began, until, now))
+        strips.append(
+            strip(queue, reported, [event for event in events if event.queue == queue], began, until, now, most)
+        )
     needs = [trouble_text(worker, trouble) for trouble in worker.troubles]
     return WorkerLine(worker, worker_name(worker), *_state(worker), needs, strips)
 

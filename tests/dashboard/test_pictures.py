@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steadyworker.dashboard.pictures import PictureSegment, lanes_of, strip
+from steadyworker.dashboard.pictures import DAY, PictureSegment, lanes_of, strip
 from steadyworker.ledger.facts import Attempt, LinkEvent, QueueReport
 
 NOW = 1_000_000.0
@@ -21,7 +21,7 @@ def day(
     *events: LinkEvent, began: float = 48 * HOUR, connected: bool | None = True, until: float = 0.0
 ) -> list[tuple[str, float, float]]:
     report = None if connected is None else QueueReport(connected=connected)
-    found = strip("q", report, events, NOW - began, NOW - until, NOW)
+    found = strip("q", report, events, NOW - began, NOW - until, NOW, 50)
     return parts(list(found.segments))
 
 
@@ -51,10 +51,18 @@ def test_a_process_that_died_has_no_state_after_its_end() -> None:
 
 def test_a_short_loss_is_visible_and_has_its_cause() -> None:
     events = [event("lost", HOUR, "broker away"), event("connected", HOUR - 1)]
-    found = strip("q", QueueReport(connected=True), events, NOW - 2 * HOUR, NOW, NOW)
+    found = strip("q", QueueReport(connected=True), events, NOW - 2 * HOUR, NOW, NOW, 50)
     assert found.segments[1].width == 2.2
     assert found.segments[1].text == "lost for 1 s: broker away"
     assert found.text == "connection lost 1 time in 24 hours, 1 s in all"
+
+
+def test_a_connection_that_changed_often_has_a_bounded_picture() -> None:
+    events = [event("lost" if number % 2 else "connected", 10000.0 - number) for number in range(1000)]
+    found = strip("q", QueueReport(), events, NOW - DAY, NOW, NOW, 10)
+    assert len(found.segments) == 11
+    assert found.segments[0].text.endswith(": 991 changes not drawn")
+    assert found.text == "connection lost 500 times in 24 hours, 2 h 38 min in all"
 
 
 def attempt(began: float, ended: float | None, fence: int = 1, epoch: int | None = 3, outcome: str = "done") -> Attempt:
