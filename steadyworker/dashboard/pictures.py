@@ -90,7 +90,7 @@ def strip(
     if found and connected is not None and connected != (spans[-1][0] != "lost"):
         spans.append(("unknown", until, until, "it now reports another state, and has recorded no event of this"))
     lost = [end - at for state, at, end, _ in spans if state == "lost"]
-    text = f"{spans[-1][0]} for {span(until - first)}, no loss recorded"
+    text = f"{spans[-1][0]}, no loss recorded in {span(until - first)}"
     if lost:
         text = f"connection lost {count_text(len(lost), 'time')} in 24 hours, {span(sum(lost))} in all"
     if len(spans) > most:
