@@ -131,7 +131,7 @@ def test_a_job_has_its_story(page: ASGIApp) -> None:
         assert text in words
     assert words.index("Run 1: failed") < words.index("retry by ann@desk") < words.index("Run 2: done")
     assert '<details id="traceback-1"><summary>' in answered.text
-    assert len(re.findall('<rect class="lost"', answered.text)) == 2
+    assert len(re.findall('<rect class="lost" x=', answered.text)) == 2
 
 
 def test_the_message_of_a_job_is_hidden_and_has_no_secret(facts: FleetOfFacts, page: ASGIApp) -> None:
