@@ -22,6 +22,9 @@ from steadyworker.text.plain_text import plain_text
 FRESH = 1.0
 """Seconds for which one read serves every viewer of a page."""
 
+AWAY = 5.0
+"""Seconds for which a page does not ask a ledger again that did not respond, because each question can wait 10 s."""
+
 MOST_KEPT = 64
 """The number of pages whose last content is kept."""
 
@@ -119,12 +122,12 @@ class ReadPage(Struct, Generic[Content], frozen=True):
 
 
 class _Kept:
-    """The last content of one page, and the lock of its read."""
+    """The last content of one page, how long it serves, and the lock of its read."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.page: ReadPage[Any] | None = None
-        self.read_at = 0.0
+        self.until = 0.0
 
 
 class Reader:
@@ -155,10 +158,9 @@ class Reader:
         """
         kept = self._kept_of(key)
         with kept.lock:
-            now = self._clock.monotonic()
-            if kept.page is not None and now - kept.read_at < FRESH:
+            if kept.page is not None and self._clock.monotonic() < kept.until:
                 return kept.page
-            wall = self._clock.wall()
+            wall, fresh = self._clock.wall(), FRESH
             try:
                 kept.page = ReadPage(read(ReadOnce(self._ledger), wall), wall, 0.0)
             except (LedgerUnavailable, ConfigError) as error:
@@ -166,7 +168,8 @@ class Reader:
                     raise
                 age = max(0.0, wall - kept.page.at)
                 kept.page = ReadPage(kept.page.content, kept.page.at, age, plain_text(str(error)))
-            kept.read_at = self._clock.monotonic()
+                fresh = AWAY
+            kept.until = self._clock.monotonic() + fresh
             return cast(ReadPage[Content], kept.page)
 
     def _kept_of(self, key: Hashable) -> _Kept:
