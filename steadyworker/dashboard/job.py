@@ -139,6 +139,7 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
     row = job.row
     ended = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
     due = f"due in {span(row.due_in)}" if row.due_in else "which is due"
+    text = ""
     match row.job_state:
         case JobState.RUNNING:
             text = _running_sentence(job.owner, line)
