@@ -87,6 +87,7 @@ def server(app: Any, root_path: str = "") -> uvicorn.Server:
             ws="none",
             lifespan="on",
             log_config=None,
+            log_level="error",  # any client can cause a warning
             access_log=False,
             server_header=False,
             proxy_headers=False,

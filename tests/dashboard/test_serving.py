@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import signal
 import socket
@@ -142,6 +143,15 @@ class Command:
         self.line = self.process.stdout.readline()
         self.url = re.findall(r"http://\S+", self.line)[0]
 
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def pss(self) -> int:
+        found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/smaps_rollup").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1]) << 10
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         self.process.communicate(timeout=30)
@@ -167,6 +177,10 @@ def test_the_command_serves_until_a_signal(
     assert command.line == f"The page is at {command.url} (Ctrl-C ends it).\n"
     assert status_of(command.url) == 200
     assert status_of(command.url, host="evil.example") == 421
+    for path in ("queues", "workers", "actions", "nothing"):
+        status_of(command.url, f"/{path}")
+    assert command.cpu_seconds() < 1.0
+    assert command.pss() < 60 << 20
     assert command.stop(number) == code
 
 
