@@ -176,7 +176,7 @@ def test_the_dashboard_is_drawn_by_the_wheel_alone(installed: Path, names: list[
         "from steadyworker.dashboard import app\n"
         "print(sum(isinstance(route, Route) for route in app(ledger='sqlite:none.db').routes))",
     )
-    assert drawn == "6"
+    assert drawn == "7"
 
 
 def test_units_are_printed_by_the_wheel_alone(installed: Path) -> None:

@@ -18,7 +18,7 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `application.py` | the addresses, and the way from a request to a page |
 | `reader.py` | reads of the ledger: one for many viewers, and the last known state while the ledger is away |
 | `addresses.py` | the address of a job |
-| `running.py`, `queues.py`, `workers.py`, `job.py` | the content of each page, as values |
+| `running.py`, `queues.py`, `workers.py`, `warned.py`, `job.py` | the content of each page, as values |
 | `job_line.py` | a running or waiting job as a row |
 | `estimates.py` | the time that is left, and the durations of runs, as honest ranges |
 | `notices.py` | what needs a person, in words |

@@ -30,6 +30,7 @@ from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
 from steadyworker.dashboard.running import RunningPage
+from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import ConfigError, LedgerUnavailable
 from steadyworker.ledger.base import Ledger
@@ -45,7 +46,14 @@ MOST_ACTIONS = 200
 
 _LONGEST_NAME = 300
 _ASSETS = {"css": "text/css", "js": "text/javascript"}
-_TITLES = {"running": "Running", "queues": "Queues", "workers": "Workers", "job": "A job", "actions": "Log of actions"}
+_TITLES = {
+    "running": "Running",
+    "queues": "Queues",
+    "workers": "Workers",
+    "warnings": "Warnings",
+    "job": "A job",
+    "actions": "Log of actions",
+}
 """The titles of pages; no title has a name that a sender or a handler chose, because browsers keep titles."""
 
 _log = logging.getLogger(__name__)
@@ -98,6 +106,7 @@ def application(ledger: Ledger, access: Access, namespace: str | None = None, cl
         Route("/queues", page.endpoint(page.queues), name="queues"),
         Route("/workers", page.endpoint(page.workers), name="workers"),
         Route("/job/{rest:path}", page.endpoint(page.job), name="job"),
+        Route("/warnings", page.endpoint(page.warnings), name="warnings"),
         Route("/actions", page.endpoint(page.actions), name="actions"),
         Route("/assets/{name}", page.asset, name="asset"),
     ]
@@ -144,6 +153,9 @@ class _Pages:
 
     def workers(self, _: Request) -> Drawn:
         return "workers.html", self._reader.page("workers", lambda once, now: workers_page(once, now, self._namespace))
+
+    def warnings(self, _: Request) -> Drawn:
+        return "warnings.html", self._reader.page("warnings", lambda once, _now: warnings_page(once, self._namespace))
 
     def actions(self, _: Request) -> Drawn:
         def read(once: ReadOnce, _now: float) -> Sequence[Action]:

@@ -19,7 +19,7 @@ from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.dashboard.kit import Answered, request
 
 TOKEN = "a-token-of-many-characters"
-ADDRESSES = ("/", "/queues", "/workers", "/actions", "/job/a/b/c", "/assets/page.css", "/nothing")
+ADDRESSES = ("/", "/queues", "/workers", "/warnings", "/actions", "/job/a/b/c", "/assets/page.css", "/nothing")
 
 
 def asked(access: Access | None = None, path: str = "/", **values: Any) -> Answered:
@@ -161,7 +161,7 @@ def test_each_response_has_a_nonce_of_its_own() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_no_method_changes_anything(method: str) -> None:
-    for path in ADDRESSES[:5]:
+    for path in ADDRESSES[:6]:
         assert asked(path=path, method=method, sec_fetch_site="same-origin").status == 405
         assert asked(path=path, method=method, sec_fetch_site="cross-site").status == 403
         assert asked(path=path, method=method).status == 403

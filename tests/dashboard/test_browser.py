@@ -32,6 +32,7 @@ PAGES = {
     "running": "/",
     "queues": "/queues",
     "workers": "/workers",
+    "warnings": "/warnings",
     "actions": "/actions",
     "job": "/job/shop/exports/export-m-23",
     "stuck": "/job/shop/exports/stuck",
@@ -135,7 +136,7 @@ def test_a_screen_reader_has_a_name_for_everything(browser: Browser, url: str, n
 def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) -> None:
     browser.open(url)
     reached = []
-    for _ in range(9):
+    for _ in range(10):
         browser.press("Tab")
         reached.append(browser.run("document.activeElement.textContent.trim()"))
         assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -145,6 +146,7 @@ def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) ->
         "Running",
         "Queues",
         "Workers",
+        "Warnings",
         "Actions",
         "Pause",
         "failed",
@@ -207,7 +209,7 @@ def test_hostile_texts_run_no_script(browser: Browser, eventually: Eventually) -
         markup="</script></title><img src=x onerror=\"document.title='pwned'\"><script>document.title='pwned'</script>'\"",
     )
     with served(application(fleet.ledger, checked_access(), clock=clock)) as url:
-        for path in ("/", "/queues", "/workers", "/actions"):
+        for path in ("/", "/queues", "/workers", "/warnings", "/actions"):
             browser.open(url + path)
             browser.run(
                 "window.asked = 0; const ask = fetch; window.fetch = (...all) => { window.asked += 1; return ask(...all); }"

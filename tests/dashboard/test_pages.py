@@ -18,6 +18,7 @@ from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.dashboard.running import RunningPage
+from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import JobId, OwnerSeen
@@ -28,12 +29,21 @@ from tests.cli.test_drill_screens import postgres, sqlite
 from tests.dashboard.fleet_of_facts import TURNED, FleetOfFacts, hostile
 from tests.dashboard.kit import request
 
-ADDRESSES = ("/", "/queues", "/workers", "/actions", "/job/shop/exports/stuck", "/job/shop/exports/export-m-23")
+ADDRESSES = (
+    "/",
+    "/queues",
+    "/workers",
+    "/warnings",
+    "/actions",
+    "/job/shop/exports/stuck",
+    "/job/shop/exports/export-m-23",
+)
 EVERY_LEDGER = pytest.mark.parametrize("facts", [sqlite, postgres], ids=["sqlite", "postgres"], indirect=True)
 CALLS = {
     "running": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 7, "depths", "pauses"],
     "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs"],
     "workers": ["owners", "jobs", "link_events"],
+    "warnings": ["owners", "bindings", "depths", "pauses", "jobs"],
     "actions": ["actions"],
     "job": [
         "owners",
@@ -108,6 +118,16 @@ def test_a_worker_process_has_its_needs_and_its_day(page: ASGIApp) -> None:
     assert 'aria-label="host-5:4004, exports: connection lost 2 times in 24 hours, 11 min 40 s in all"' in answered.text
     assert "lost for 6 min 40 s: heartbeat missed for 60 s" in words
     assert "blocked for 33 min 20 s: memory alarm" in words
+
+
+def test_a_warning_has_its_worker_processes_and_its_explanation(page: ASGIApp) -> None:
+    words = request(page, "/warnings").words
+    assert "2 warnings" in words
+    assert (
+        "error The disk of /var/lib has 1 % of free space. Remedy: make space. host-9:4009, 0 s ago. steadyworker explain --id check.disk explains it."
+        in words
+    )
+    assert "unknown consumers exports 3 consumers at the broker" in words
 
 
 def test_a_job_has_its_story(page: ASGIApp) -> None:
@@ -213,7 +233,9 @@ def test_no_page_has_a_secret_or_a_name_in_its_title(page: ASGIApp) -> None:
         text = request(page, path).text
         assert SECRET not in text
         titles |= set(re.findall("^<title>(.*?)</title>", text, re.MULTILINE))
-    assert titles == {f"{name} · SteadyWorker" for name in ("Running", "Queues", "Workers", "Log of actions", "A job")}
+    assert titles == {
+        f"{name} · SteadyWorker" for name in ("Running", "Queues", "Workers", "Warnings", "Log of actions", "A job")
+    }
 
 
 # --- The texts of others ------------------------------------------------------------------------------------------------
@@ -255,6 +277,7 @@ def calls(facts: FleetOfFacts) -> dict[str, list[str]]:
         "running": lambda once: RunningPage(once, now, None, None),
         "queues": lambda once: queues_page(once, now, None),
         "workers": lambda once: workers_page(once, now, None),
+        "warnings": lambda once: warnings_page(once, None),
         "actions": lambda once: once.facts.actions(None, None, limit=201),
         "job": lambda once: job_page(once, now, JobId("shop", "exports", "export-m-23")),
     }
