@@ -194,10 +194,10 @@ class _Pages:
 
     def _respond(self, draw: Callable[[Request], Drawn], request: Request) -> Response:
         try:
-            template, page = draw(request)
+            return self._html(request, HTTPStatus.OK, *draw(request))
         except (LedgerUnavailable, ConfigError) as error:
             return self._failed(
-                request, HTTPStatus.SERVICE_UNAVAILABLE, "The ledger does not respond", plain_text(str(error))
+                request, HTTPStatus.SERVICE_UNAVAILABLE, "The ledger cannot be read", plain_text(str(error))
             )
         except HTTPException:
             raise
@@ -209,7 +209,6 @@ class _Pages:
                 "This page could not be drawn",
                 "This is an error in SteadyWorker; the log of `steadyworker dashboard` has its traceback.",
             )
-        return self._html(request, template, HTTPStatus.OK, page)
 
     async def refused(self, request: Request, error: Exception) -> Response:
         """Return the page of an address that does not exist, or of a method that it does not have."""
@@ -227,10 +226,10 @@ class _Pages:
         return response
 
     def _failed(self, request: Request, status: HTTPStatus, headline: str, text: str) -> Response:
-        return self._html(request, "failed.html", status, None, headline=headline, text=text)
+        return self._html(request, status, "failed.html", None, headline=headline, text=text)
 
     def _html(
-        self, request: Request, template: str, status: HTTPStatus, page: ReadPage[Any] | None, **values: Any
+        self, request: Request, status: HTTPStatus, template: str, page: ReadPage[Any] | None, **values: Any
     ) -> Response:
         name = template.removesuffix(".html")
         now = self._reader.now()

@@ -362,7 +362,7 @@ def test_while_the_ledger_is_away_a_page_shows_what_it_last_read(
         assert "8 things need a person" in answered.words
         unread = request(page, "/workers")
         assert unread.status == 503
-        assert "The ledger does not respond Expected an answer, got none: postgresql://app:***@db/x" in unread.words
+        assert "The ledger cannot be read Expected an answer, got none: postgresql://app:***@db/x" in unread.words
         assert SECRET not in answered.text + unread.text
     facts.clock.advance(5.0)
     assert "what it last read" not in request(page).words
@@ -383,6 +383,16 @@ def test_an_error_of_one_page_is_a_page_and_a_line_of_the_log(
     assert "ZeroDivisionError" not in answered.text
     assert "ZeroDivisionError: password=***" in caplog.text
     assert request(page, "/actions").status == 200
+
+
+def test_a_page_that_cannot_be_drawn_has_the_headers_of_every_page(
+    page: ASGIApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.application.queues_page", lambda *_: None)
+    answered = request(page, "/queues")
+    assert (answered.status, "content-security-policy" in answered.headers) == (500, True)
+    assert "This page could not be drawn" in answered.words
+    assert "UndefinedError" in caplog.text
 
 
 # --- Below a path -------------------------------------------------------------------------------------------------------
