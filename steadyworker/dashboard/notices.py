@@ -86,14 +86,23 @@ def _late_text(job: ListedJob, named: str) -> str:
 
 _URGENT = (Trouble.GONE, Trouble.CRASH_LOOP)
 
+_STARTS_WITHIN = 60.0
+"""Seconds after its start in which a process may be not ready: its first report is older than its first connection."""
 
-def worker_notices(worker: WorkerNow) -> Iterator[Notice]:
+
+def troubles_of(worker: WorkerNow, now: float) -> Sequence[Trouble]:
+    """Return the troubles of a worker process; a process that has just started is not in trouble because it is not ready."""
+    report = worker.seen.report
+    starts = report is not None and now - report.started_at < _STARTS_WITHIN
+    return [trouble for trouble in worker.troubles if not (starts and trouble is Trouble.NOT_READY)]
+
+
+def worker_notices(worker: WorkerNow, now: float) -> Iterator[Notice]:
     """Yield a notice for each trouble of a worker process; a job without progress has its own notice, and quiet is an order."""
-    for trouble in worker.troubles:
-        if trouble in (Trouble.STUCK, Trouble.QUIET):
-            continue
-        level = "error" if trouble in _URGENT else "warning"
-        yield Notice(level, trouble.value, worker_name(worker), "", "/workers", trouble_text(worker, trouble))
+    for trouble in troubles_of(worker, now):
+        if trouble not in (Trouble.STUCK, Trouble.QUIET):
+            level = "error" if trouble in _URGENT else "warning"
+            yield Notice(level, trouble.value, worker_name(worker), "", "/workers", trouble_text(worker, trouble))
 
 
 def worker_name(worker: WorkerNow) -> str:

@@ -46,7 +46,7 @@ class RunningPage:
         processes = workers(ledger, now)
         names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
         queues = queues_now(ledger, names, recorded_depth(ledger))
-        others = [] if queue is not None else [each for process in processes for each in worker_notices(process)]
+        others = [] if queue is not None else [each for process in processes for each in worker_notices(process, now)]
         others += queue_notices(queues)
         self.all_notices += len(others)
         # A hundred dead jobs must not hide a dead worker process.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from steadyworker.dashboard.notices import trouble_text, worker_name
+from steadyworker.dashboard.notices import trouble_text, troubles_of, worker_name
 from steadyworker.dashboard.pictures import DAY, Strip, strip
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.facts import LinkEvent
@@ -55,7 +55,7 @@ def workers_page(once: ReadOnce, now: float, namespace: str | None) -> WorkersPa
     shown = found[:MOST_WORKERS]
     most = _MOST_SEGMENTS // max(1, sum(len(each.names[:_MOST_STRIPS]) for each in shown))
     lines = [_line(each, events.get(each.seen.owner, []), now, most) for each in shown]
-    return WorkersPage(_headline(found), lines, len(found))
+    return WorkersPage(_headline(found, now), lines, len(found))
 
 
 def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float, most: int) -> WorkerLine:
@@ -68,26 +68,27 @@ def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float, most: int)
         strips.append(
             strip(queue, reported, [event for event in events if event.queue == queue], began, until, now, most)
         )
-    needs = [trouble_text(worker, trouble) for trouble in worker.troubles]
-    return WorkerLine(worker, worker_name(worker), *_state(worker), needs, strips)
+    troubles = troubles_of(worker, now)
+    needs = [trouble_text(worker, trouble) for trouble in troubles]
+    return WorkerLine(worker, worker_name(worker), *_state(worker, troubles), needs, strips)
 
 
-def _state(worker: WorkerNow) -> tuple[str, str]:
+def _state(worker: WorkerNow, troubles: Sequence[Trouble]) -> tuple[str, str]:
     """Return the state of a worker process in words, and its colour."""
     if worker.liveness is Liveness.GONE:
         return "gone", "error"
     if worker.liveness is Liveness.SILENT:
         return f"silent for {span(worker.seen.seen_ago)}", "warning"
-    if worker.troubles:
-        return worker.troubles[0].value, "error" if Trouble.CRASH_LOOP in worker.troubles else "warning"
+    if troubles:
+        return troubles[0].value, "error" if Trouble.CRASH_LOOP in troubles else "warning"
     stage = worker.seen.report.stage if worker.seen.report is not None else ""
     return stage or "alive", "fine"
 
 
-def _headline(found: Sequence[WorkerNow]) -> str:
+def _headline(found: Sequence[WorkerNow], now: float) -> str:
     if not found:
         return "No worker process: start one with `steadyworker run`"
     living = sum(each.liveness is not Liveness.GONE for each in found)
-    troubled = sum(bool(each.troubles) for each in found)
+    troubled = sum(bool(troubles_of(each, now)) for each in found)
     text = f"{count_text(living, 'worker process', 'worker processes')} {'lives' if living == 1 else 'live'}"
     return f"{text}, {troubled:,} {'needs' if troubled == 1 else 'need'} a person" if troubled else text

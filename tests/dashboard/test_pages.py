@@ -22,9 +22,10 @@ from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import JobId, OwnerSeen
+from steadyworker.ledger.facts import OwnerReport
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
-from tests.cli.night import SECRET
+from tests.cli.night import EXPORTS, SECRET
 from tests.cli.test_drill_screens import postgres, sqlite
 from tests.dashboard.fleet_of_facts import TURNED, FleetOfFacts, hostile
 from tests.dashboard.kit import request
@@ -78,6 +79,17 @@ def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
     ):
         assert text in words
     assert words.index("Died 15 s ago") < words.index("2 crashes since") < words.index("Running 4")
+
+
+def test_a_worker_process_that_has_just_started_needs_no_person(facts: FleetOfFacts, page: ASGIApp) -> None:
+    """Its first report is older than its first connection, and the next comes after 15 s."""
+    report = OwnerReport(5000, "1.4.0", facts.clock.wall(), "running", not_ready=("exports: starting",))
+    facts.ledger.register("worker-new", "host-new", [EXPORTS], report)
+    assert "host-new" not in request(page).words
+    assert "host-new:5000 running 0 jobs" in request(page, "/workers").words
+    facts.pass_time(60.0)
+    facts.ledger.register("worker-new", "host-new", [EXPORTS], report)
+    assert "not ready host-new:5000 Exports: starting" in request(page).words
 
 
 def test_a_running_job_has_its_progress_and_its_worker_process(page: ASGIApp) -> None:
