@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_EXACT = 1e15  # a float of this size or more is no exact count
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BYTES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
@@ -38,6 +41,27 @@ def size_text(size: int) -> str:
             return count_text(size, "byte") if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def span(seconds: float | None) -> str:
+    """Return a duration for people, in its two largest units; "–" for None or an infinite duration."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    whole = max(0, round(seconds))
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE:02} s"
+    if whole < _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02} min"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
+
+
+def amount(value: float) -> str:
+    """Return a number for people; whole numbers have no decimal point."""
+    if not abs(value) < _EXACT:
+        return f"{value:g}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 def parse_seconds(value: Any) -> float:

@@ -95,12 +95,15 @@ WINGS: dict[str, Wing] = {
     "exports/cli/": Wing(floors=8, also=("exports/",), seen_from=10),
     "diagnosis/": Wing(floors=2, also=("telemetry/",), seen_from=10),
     "diagnosis/cli/": Wing(floors=8, also=("diagnosis/",), seen_from=10),
+    "pages/": Wing(floors=1, seen_from=10),  # what rooms that draw pages share
+    "dashboard/": Wing(floors=3, also=("pages/", "backends/opening.py", "backends/waiting.py"), seen_from=10),
+    "dashboard/cli/": Wing(floors=8, also=("dashboard/",), seen_from=10),
     "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it
     "testing/": Wing(floors=7, seen_from=10),  # shipped for users; never imported
 }
 
 # Houses of their own in this distribution: the core finds them by entry points (`system/entry_points.py`) only.
-SIDE_HOUSES = ("exports/", "diagnosis/")
+SIDE_HOUSES = ("exports/", "diagnosis/", "dashboard/", "pages/")
 
 # What runs inside a child speaks frames, and knows neither broker nor ledger.
 STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/")}
@@ -119,6 +122,7 @@ OPTIONAL_LIBRARIES = {"duckdb", "opentelemetry", "pamqp", "pcapy", "prometheus_c
 # Which file may import what inside a function (the end of each name is left open), and why it has to.
 LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/cli/__init__.py": ("steadyworker.cli.",),  # a verb is imported when it is called
+    "steadyworker/dashboard/cli/dashboard.py": ("steadyworker.dashboard.",),  # its libraries are an extra
     "steadyworker/testing/plugin.py": ("",),  # pytest imports it at every start, in every project of a user's
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
     # Together they take a third of a child's start and 7 MB of each child; most Workers need neither.

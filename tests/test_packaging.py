@@ -28,6 +28,7 @@ PACKAGES = {
 TEMPLATES = "steadyworker/deploy/templates/"
 PICTURE = "steadyworker/diagnosis/picture/page."
 CATALOGUE = "steadyworker/diagnosis/entries/"
+PAGES = ("steadyworker/pages/", "steadyworker/dashboard/templates/")
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +108,7 @@ def test_nothing_but_source_is_in_the_packages(names: list[str]) -> None:
     kept = [name for name in names if ".dist-info/" not in name and not name.startswith((TEMPLATES, PICTURE))]
     kept = [name for name in kept if not (name.startswith(CATALOGUE) and name.endswith(".toml"))]
     kept = [name for name in kept if not name.endswith(f"/{TABLE}")]
+    kept = [name for name in kept if not (name.startswith(PAGES) and name.endswith((".html", ".css", ".js")))]
     suffixes = {Path(name).suffix or name for name in kept}
 
     assert suffixes == {".py", ".typed"}
@@ -157,6 +159,24 @@ def test_a_trace_becomes_a_page_by_the_wheel_alone(installed: Path, names: list[
 
     assert page.startswith("<!DOCTYPE html>")
     assert "1 frame" in page
+
+
+def test_the_dashboard_is_drawn_by_the_wheel_alone(installed: Path, names: list[str]) -> None:
+    files = {
+        path.relative_to(REPOSITORY).as_posix()
+        for folder in PAGES
+        for path in (REPOSITORY / folder).iterdir()
+        if path.suffix in {".html", ".css", ".js"}
+    }
+    assert files == {name for name in names if name.startswith(PAGES) and name.endswith((".html", ".css", ".js"))}
+
+    drawn = alone(
+        installed,
+        "from starlette.routing import Route\n"
+        "from steadyworker.dashboard import app\n"
+        "print(sum(isinstance(route, Route) for route in app(ledger='sqlite:none.db').routes))",
+    )
+    assert drawn == "7"
 
 
 def test_units_are_printed_by_the_wheel_alone(installed: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_embedded_broker_is_there(tmp_path: Path) -> None:
 
 
 def test_a_third_partys_adapter_looks_like_ours(site: Path) -> None:
-    install(site, "third_party_a", "odd.tls", "def open_adapter(url, spec, settings): return (url, spec.queue)")
+    install(site, "third_party_a", "odd+tls", "def open_adapter(url, spec, settings): return (url, spec.queue)")
     assert "odd+tls" in registry.adapters()
     assert "third_party_a" not in sys.modules
     opened: object = registry.open_adapter("ODD+TLS://h", SPEC, Settings())

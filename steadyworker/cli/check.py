@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from steadyworker.cli.flags import CommandWithSettings
-from steadyworker.cli.output import Column, json_line, table, tries, without_secrets
+from steadyworker.cli.output import Column, json_line, table, tries
 from steadyworker.cli.settings import settings
 from steadyworker.cli.targets import find_worker, worker_arguments
 from steadyworker.config.resolve import Options
@@ -21,7 +21,7 @@ from steadyworker.service import assemble
 from steadyworker.service.job_services import broken_services
 from steadyworker.spec import WorkerSpec
 from steadyworker.text.plain_text import printable
-from steadyworker.text.redaction import redact
+from steadyworker.text.redaction import redact, without_secrets
 
 _CONFIG = 78
 _SETTING_COLUMNS = (Column("SETTING"), Column("VALUE"), Column("FROM"))

@@ -23,18 +23,7 @@ from steadyworker.cli.confirm import confirm, finish, is_terminal
 from steadyworker.cli.flags import Function
 from steadyworker.cli.group import Group
 from steadyworker.cli.moment import moment
-from steadyworker.cli.output import (
-    Column,
-    instant,
-    json_line,
-    json_or_text,
-    padded,
-    print_screen,
-    screen,
-    span,
-    tries,
-    without_secrets,
-)
+from steadyworker.cli.output import Column, instant, json_line, json_or_text, padded, print_screen, screen, tries
 from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
@@ -45,8 +34,8 @@ from steadyworker.config.resolve import Options
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
 from steadyworker.runner.letters import DeadLetter, unshown_text
 from steadyworker.text.plain_text import printable
-from steadyworker.text.redaction import redact
-from steadyworker.units import count_text
+from steadyworker.text.redaction import redact, without_secrets
+from steadyworker.units import count_text, span
 
 _PREVIEW = 2000
 _MOST_GONE = 100

@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.text import Text
 
-from steadyworker.cli.output import Column, ago, amount, clock_time, instant, screen, span
+from steadyworker.cli.output import Column, ago, clock_time, instant, screen
 from steadyworker.cli.paused import pause_parts
 from steadyworker.ledger.base import Orphan, Progress, Row, State
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import OVERDUE, advice
 from steadyworker.text.redaction import redact
-from steadyworker.units import count_text
+from steadyworker.units import amount, count_text, span
 
 _BAR = 10
 _DONE = State.DONE.value

@@ -7,10 +7,9 @@ Control characters in text from a message or a job are shown as escapes, so that
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR
 from itertools import chain, islice
@@ -25,11 +24,8 @@ from rich.table import Table
 from rich.text import Text
 
 from steadyworker.text.plain_text import printable
-from steadyworker.text.redaction import REDACTED, is_secret_name, redact
-from steadyworker.units import count_text
+from steadyworker.units import count_text, span
 
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_EXACT = 1e15  # a float of this size or more is no exact count
 _PADDING = 3  # characters between two columns on a terminal
 _GAP = 2  # characters between two columns of a screen
 _TEXT_SHARE = 0.28  # the least part of a screen's width for the last column
@@ -90,15 +86,6 @@ def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:
     rest = iter(values)
     while block := list(islice(rest, _BLOCK)):
         yield block
-
-
-def without_secrets(value: Any) -> Any:
-    """Return JSON data without the secrets in its texts, and without the values of names such as `password`."""
-    if isinstance(value, Mapping):
-        return {name: REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [without_secrets(inner) for inner in value]
-    return redact(value) if isinstance(value, str) else value
 
 
 def json_or_text(data: bytes | None) -> Any:
@@ -236,20 +223,6 @@ def tries(attempts: int, crashes: int, losses: int) -> str:
     )
 
 
-def span(seconds: float | None) -> str:
-    """Return a duration for people, in its two largest units; "–" for None or an infinite duration."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    whole = max(0, round(seconds))
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE:02} s"
-    if whole < _DAY:
-        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02} min"
-    return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
-
-
 FAR = "far future"
 """The text for a time that is after the last year that a calendar can show."""
 
@@ -300,10 +273,3 @@ def instant(wall: float | None) -> str | None:
         return None
     year, month, day, hour, minute, second, *_ = found
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
-
-
-def amount(value: float) -> str:
-    """Return a number for people; whole numbers have no decimal point."""
-    if not abs(value) < _EXACT:
-        return f"{value:g}"
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"

@@ -18,7 +18,7 @@ from steadyworker.backends.opening import namespace_of
 from steadyworker.backends.waiting import QueueNow, queues_now
 from steadyworker.cli.completion import complete_target
 from steadyworker.cli.jobs import watched
-from steadyworker.cli.output import Column, amount, clock_time, instant, json_line, padded, print_screen, screen, span
+from steadyworker.cli.output import Column, clock_time, instant, json_line, padded, print_screen, screen
 from steadyworker.cli.paused import pause_parts
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
@@ -29,7 +29,7 @@ from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, ConfigError, NoLedger
 from steadyworker.text.plain_text import plain_text, printable
 from steadyworker.text.redaction import redact
-from steadyworker.units import count_text, parse_seconds
+from steadyworker.units import amount, count_text, parse_seconds, span
 
 EXCEEDED, UNKNOWN = 1, 69
 _OTHER_BROKER = (

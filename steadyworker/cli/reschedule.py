@@ -10,11 +10,11 @@ from steadyworker.actions.jobs import JobActions
 from steadyworker.actions.report import Handled
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.cli.confirm import finish
-from steadyworker.cli.output import span
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import delay_option, keys_argument, queue_argument, worker_or_queue
 from steadyworker.config.resolve import Options
+from steadyworker.units import span
 
 
 @click.command(

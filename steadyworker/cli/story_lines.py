@@ -10,37 +10,19 @@ from typing import Any
 import msgspec
 
 from steadyworker.cli.job_lines import as_record, progress_text, state_text, why
-from steadyworker.cli.output import FAR, ago, instant, json_or_text, local_time, span, tries, without_secrets
+from steadyworker.cli.output import FAR, ago, instant, json_or_text, local_time, tries
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.listing import ListedJob
 from steadyworker.ledger.story import StoryEntry, StoryKind
+from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.text.plain_text import printable
-from steadyworker.text.redaction import redact
-from steadyworker.units import count_text, size_text
+from steadyworker.text.redaction import redact, without_secrets
+from steadyworker.units import count_text, size_text, span
 
 RESULT_SHOWN = 2000
 """The number of characters of a job's result that `show` prints without -v."""
 
 _INDENT = " " * 17
-_BECAUSE = {
-    "new": "its first message",
-    "replayed": "it was replayed, or sent again",
-    "retry": "its retry",
-    "snoozed": "its snooze is over",
-    "interrupted": "the run before was interrupted",
-    "taken over": "taken over from a lost worker process",
-    "dropped": "its worker process had dropped the run before",
-}
-_ENDED = {"": "ended", "retry": "asked for a retry"}
-_EVENTS = {
-    "connected": "connected to the broker",
-    "lost": "lost the connection to the broker",
-    "blocked": "the broker blocks publishers",
-    "unblocked": "the broker no longer blocks publishers",
-    "draining": "the worker process stops",
-    "adopted": "the run got a new delivery of its message",
-    "delivery-lost": "the run lost its delivery, and goes on",
-}
 
 
 def story_record(
@@ -147,7 +129,7 @@ def _action_text(action: Action) -> str:
 
 def _event_text(run: str, event: LinkEvent) -> str:
     why = f": {event.why}" if event.why else ""
-    return f"{run}: {_EVENTS[event.event]}{why}"
+    return f"{run}: {EVENTS[event.event]}{why}"
 
 
 def _began_text(run: str, attempt: Attempt) -> str:
@@ -155,7 +137,7 @@ def _began_text(run: str, attempt: Attempt) -> str:
     place = f"{attempt.host}, pid {attempt.pid}, slot {attempt.slot}{version}"
     begin = f" from checkpoint {attempt.checkpoint_before}" if attempt.checkpoint_before else ""
     because, semicolon, lost = attempt.because.partition(";")
-    return f"{run} began{begin}: {_BECAUSE.get(because, because)}{semicolon}{lost}; {place}"
+    return f"{run} began{begin}: {BECAUSE.get(because, because)}{semicolon}{lost}; {place}"
 
 
 def _ended_text(run: str, attempt: Attempt) -> str:
@@ -168,5 +150,5 @@ def _ended_text(run: str, attempt: Attempt) -> str:
         f"peak memory {size_text(attempt.peak_memory)}" if attempt.peak_memory is not None else "",
     ]
     details = "; ".join(dict.fromkeys(part for part in parts if part))
-    ended = _ENDED.get(attempt.outcome, attempt.outcome)
+    ended = ENDED.get(attempt.outcome, attempt.outcome)
     return f"{run} {ended} after {taken}" + (f": {details}" if details else "")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from steadyworker.backends.waiting import RECENT, unexplained_now
 from steadyworker.cli.jobs import watched
-from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen, span
+from steadyworker.cli.output import Column, ago, clock_time, instant, json_line, padded, print_screen, screen
 from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.streams import echo
@@ -23,7 +23,7 @@ from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Liveness
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
-from steadyworker.units import count_text
+from steadyworker.units import count_text, span
 
 _COLUMNS = (
     Column("HOST", least=12, most=30),

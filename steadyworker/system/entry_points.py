@@ -9,7 +9,7 @@ The entry points with which installed packages extend SteadyWorker.
 | `steadyworker.findings` | any | a package with a `findings.toml` | `findings.py` |
 | `steadyworker.remedies` | any | a function without arguments that returns a `RemedyOf` | `service/remedies.py` |
 
-SteadyWorker finds its own `steadyworker.exports` and `steadyworker.diagnosis` only by entry points, like other packages.
+SteadyWorker finds its own `steadyworker.exports`, `steadyworker.diagnosis` and `steadyworker.dashboard` only by entry points, like other packages.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
+from typing import Any
 
 REDACTED = "***"
 
@@ -187,6 +189,15 @@ def may_hold_secret(text: str) -> bool:
 def is_secret_name(name: str) -> bool:
     """Return whether a value with this name is always a secret."""
     return may_hold_secret(name) and _SECRET_NAME.compiled.search(name) is not None
+
+
+def without_secrets(value: Any) -> Any:
+    """Return JSON data without the secrets in its texts, and without the values of names such as `password`."""
+    if isinstance(value, Mapping):
+        return {name: REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(inner) for inner in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def _redacted_word(match: re.Match[str]) -> str:

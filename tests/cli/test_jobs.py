@@ -24,13 +24,14 @@ from rich.text import Text
 
 from steadyworker.backends.opening import open_ledger
 from steadyworker.cli.job_lines import COLUMNS, as_record, cells, progress_text, why
-from steadyworker.cli.output import amount, instant, span
+from steadyworker.cli.output import instant
 from steadyworker.ledger.base import JobId, Ledger, Moving, Progress, Row, State, Verdict
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import ListedJob, Liveness, OwnerNow
 from steadyworker.names import normal_key
 from steadyworker.outcome import Counters
 from steadyworker.text.plain_text import printable
+from steadyworker.units import amount, span
 from tests.cli.kit import Queues, Shell, let_pass
 from tests.support.stage import eventually
 

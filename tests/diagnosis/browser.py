@@ -93,7 +93,7 @@ class Browser:
 
     def open(
         self,
-        path: Path,
+        path: Path | str,
         *,
         width: int = 1280,
         height: int = 900,
@@ -101,12 +101,12 @@ class Browser:
         media: str = "",
         script: bool = True,
     ) -> None:
-        """Open a file in a window of this size, and wait until it is loaded."""
+        """Open a file or an address in a window of this size, and wait until it is loaded."""
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
         self.resize(width, height)
         self.emulate(scheme, media)
         self.events.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
@@ -133,6 +133,12 @@ class Browser:
         common = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
+
+    def picture(self, path: Path) -> None:
+        """Write a picture of the whole page as PNG."""
+        width, height = self.run("[innerWidth, Math.max(innerHeight, document.documentElement.scrollHeight)]")
+        self.resize(width, height)
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def printed(self, path: Path) -> None:
         """Write the printed page as PDF."""

@@ -1,0 +1,248 @@
+"""The ASGI application: the addresses, and the way from a request to a page."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from steadyworker.backends.opening import open_ledger
+from steadyworker.clock import Clock, SystemClock
+from steadyworker.config.resolve import load
+from steadyworker.dashboard.access import Access, PageGuard, checked_access
+from steadyworker.dashboard.addresses import job_of, job_path
+from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.queues import queues_page
+from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
+from steadyworker.dashboard.running import RunningPage
+from steadyworker.dashboard.warned import warnings_page
+from steadyworker.dashboard.workers import workers_page
+from steadyworker.errors import ConfigError, LedgerUnavailable
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.facts import Action
+from steadyworker.pages import environment as pages
+from steadyworker.text.plain_text import plain_text
+
+THREADS = 4
+"""The number of pages that are read and drawn at the same time; others wait."""
+
+MOST_ACTIONS = 200
+"""The number of actions on their page."""
+
+_LONGEST_NAME = 300
+_ASSETS = {"css": "text/css", "js": "text/javascript"}
+_TITLES = {
+    "running": "Running",
+    "queues": "Queues",
+    "workers": "Workers",
+    "warnings": "Warnings",
+    "job": "A job",
+    "actions": "Log of actions",
+}
+"""The titles of pages; no title has a name that a sender or a handler chose, because browsers keep titles."""
+
+_log = logging.getLogger(__name__)
+
+
+def app(
+    *,
+    ledger: str | None = None,
+    namespace: str | None = None,
+    hosts: Iterable[str] = (),
+    token: str | None = None,
+    user_header: str | None = None,
+    peers: Iterable[str] = (),
+    behind_login: bool = False,
+) -> Starlette:
+    """
+    Return the page as an ASGI application, to mount below any path of an application of yours.
+
+    Without other settings, it allows only requests from this machine.
+
+    Args:
+        ledger: The URL of the ledger; by default, the setting `ledger` of the environment or of `steadyworker.toml`.
+        namespace: Only jobs of this broker.
+        hosts: The host names of your application, such as `ops.example.com`.
+        token: The token that each request must have.
+        user_header: The header in which your proxy names the user; it needs `peers`.
+        peers: The addresses of these proxies, such as `10.0.0.0/24`.
+        behind_login: Your application has authenticated each request; the page then checks only the host and the origin.
+
+    Raises:
+        ConfigError: A value is invalid, or the URL names no ledger.
+    """
+    given = {name: value for name, value in (("ledger", ledger), ("namespace", namespace)) if value is not None}
+    options = load(given, os.environ, Path.cwd(), None)
+    access = checked_access(hosts, token, user_header, peers, behind_login=behind_login)
+    return application(open_ledger(options), access, options.namespace)
+
+
+def application(ledger: Ledger, access: Access, namespace: str | None = None, clock: Clock | None = None) -> Starlette:
+    """Return the application on this open ledger; its end closes the ledger."""
+    page = _Pages(Reader(ledger, clock or SystemClock()), namespace)
+
+    @asynccontextmanager
+    async def life(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        ledger.close()
+
+    routes = [
+        Route("/", page.endpoint(page.running), name="running"),
+        Route("/queues", page.endpoint(page.queues), name="queues"),
+        Route("/workers", page.endpoint(page.workers), name="workers"),
+        Route("/job/{rest:path}", page.endpoint(page.job), name="job"),
+        Route("/warnings", page.endpoint(page.warnings), name="warnings"),
+        Route("/actions", page.endpoint(page.actions), name="actions"),
+        Route("/assets/{name}", page.asset, name="asset"),
+    ]
+    handlers: dict[Any, Any] = {HTTPException: page.refused}
+    return Starlette(
+        routes=routes, exception_handlers=handlers, lifespan=life, middleware=[Middleware(PageGuard, access=access)]
+    )
+
+
+Drawn = tuple[str, ReadPage[Any] | None]
+"""The name of a template, and its content."""
+
+
+class _Pages:
+    """The pages of one ledger; each is read and drawn in a thread."""
+
+    def __init__(self, reader: Reader, namespace: str | None) -> None:
+        self._reader = reader
+        self._namespace = namespace
+        self._templates = pages.environment(Path(__file__).with_name("templates"))
+        self._limiter: CapacityLimiter | None = None
+        self._assets: dict[str, tuple[bytes, str]] = {}
+        names = {}
+        for ending, kind in _ASSETS.items():
+            content = (pages.HERE / f"page.{ending}").read_bytes()
+            names[ending] = f"page.{hashlib.sha256(content).hexdigest()[:12]}.{ending}"
+            self._assets[names[ending]] = (content, kind)
+        self._templates.globals |= {
+            "assets": names,
+            "job_path": job_path,
+            "most_actions": MOST_ACTIONS,
+        }
+
+    def running(self, request: Request) -> Drawn:
+        queue = request.query_params.get("queue", "")[:_LONGEST_NAME] or None
+        namespace = request.query_params.get("broker", "")[:_LONGEST_NAME] or self._namespace
+        if self._namespace not in (None, namespace):
+            namespace = self._namespace
+        key = ("running", namespace, queue)
+        return "running.html", self._reader.page(key, lambda once, now: RunningPage(once, now, namespace, queue))
+
+    def queues(self, _: Request) -> Drawn:
+        return "queues.html", self._reader.page("queues", lambda once, now: queues_page(once, now, self._namespace))
+
+    def workers(self, _: Request) -> Drawn:
+        return "workers.html", self._reader.page("workers", lambda once, now: workers_page(once, now, self._namespace))
+
+    def warnings(self, _: Request) -> Drawn:
+        return "warnings.html", self._reader.page("warnings", lambda once, _now: warnings_page(once, self._namespace))
+
+    def actions(self, _: Request) -> Drawn:
+        def read(once: ReadOnce, _now: float) -> Sequence[Action]:
+            return once.as_ledger.facts.actions(None, self._namespace, limit=MOST_ACTIONS + 1)
+
+        return "actions.html", self._reader.page("actions", read)
+
+    def job(self, request: Request) -> Drawn:
+        id = job_of(request.path_params["rest"])
+        if id is None or self._namespace not in (None, id.namespace):
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        page = self._reader.page(("job", id), lambda once, now: job_page(once, now, id))
+        if page.content is None:
+            raise HTTPException(
+                HTTPStatus.NOT_FOUND,
+                "The ledger has no job of this key: no worker process has received it, or its time there is over.",
+            )
+        return "job.html", page
+
+    async def asset(self, request: Request) -> Response:
+        content, kind = self._assets.get(request.path_params["name"], (None, ""))
+        if content is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        # The name changes with the content, and the content has nothing of the ledger.
+        return Response(content, media_type=kind, headers={"cache-control": "private, max-age=31536000, immutable"})
+
+    def endpoint(self, draw: Callable[[Request], Drawn]) -> Callable[[Request], Any]:
+        """Return the endpoint that draws a page in a thread; a failure is a page, too."""
+
+        async def endpoint(request: Request) -> Response:
+            if self._limiter is None:
+                self._limiter = CapacityLimiter(THREADS)
+            return await to_thread.run_sync(self._respond, draw, request, limiter=self._limiter)
+
+        return endpoint
+
+    def _respond(self, draw: Callable[[Request], Drawn], request: Request) -> Response:
+        try:
+            return self._html(request, HTTPStatus.OK, *draw(request))
+        except (LedgerUnavailable, ConfigError) as error:
+            return self._failed(
+                request, HTTPStatus.SERVICE_UNAVAILABLE, "The ledger cannot be read", plain_text(str(error))
+            )
+        except HTTPException:
+            raise
+        except Exception:  # noqa: BLE001 - one page fails, and the others go on
+            _log.error("%s", plain_text(traceback.format_exc()))
+            return self._failed(
+                request,
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                "This page could not be drawn",
+                "This is an error in SteadyWorker; the log of `steadyworker dashboard` has its traceback.",
+            )
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        """Return the page of an address that does not exist, or of a method that it does not have."""
+        assert isinstance(error, HTTPException)
+        texts = {
+            HTTPStatus.NOT_FOUND: ("Nothing has this address", "The links above lead to every page."),
+            HTTPStatus.METHOD_NOT_ALLOWED: ("This address only shows a page", "Nothing was changed."),
+        }
+        status = HTTPStatus(error.status_code)
+        headline, text = texts.get(status, (status.phrase, ""))
+        if error.detail and error.detail != status.phrase:
+            text = error.detail
+        response = self._failed(request, status, headline, text)
+        response.headers.update(error.headers or {})
+        return response
+
+    def _failed(self, request: Request, status: HTTPStatus, headline: str, text: str) -> Response:
+        return self._html(request, status, "failed.html", None, headline=headline, text=text)
+
+    def _html(
+        self, request: Request, status: HTTPStatus, template: str, page: ReadPage[Any] | None, **values: Any
+    ) -> Response:
+        name = template.removesuffix(".html")
+        now = self._reader.now()
+        html = self._templates.get_template(template).render(
+            root=quote(request.scope.get("root_path", ""), safe="/-_.~"),
+            nonce=request.scope["state"]["nonce"],
+            user=request.scope["state"]["user"],
+            ledger=self._reader.url,
+            place=name,
+            title=_TITLES.get(name, "Not shown"),
+            now=now,
+            page=page,
+            content=None if page is None else page.content,
+            **values,
+        )
+        return Response(html, status, media_type="text/html")

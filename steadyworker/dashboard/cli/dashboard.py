@@ -1,0 +1,111 @@
+"""`steadyworker dashboard`: serves the page."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+
+import click
+
+from steadyworker.backends.opening import open_ledger
+from steadyworker.cli.settings import settings
+from steadyworker.config.resolve import Options
+from steadyworker.errors import ConfigError
+from steadyworker.system.private import access_findings
+
+_LAST_PORT = 65_535
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - the address is only compared
+
+
+@click.command(
+    "dashboard",
+    epilog="""\b
+Examples:
+  steadyworker dashboard
+  steadyworker dashboard --ledger postgresql://jobs@db.example/jobs --port 9000
+  steadyworker dashboard --host 0.0.0.0 --allow-host ops.example.com --token-file /run/secrets/dashboard
+  steadyworker dashboard --host 0.0.0.0 --allow-host ops.example.com \\
+      --user-header X-Forwarded-User --trusted-peer 10.0.0.5
+\b
+The page only reads the ledger, and asks no broker.
+On another address than loopback, the command needs a token or a proxy that names the user.
+With a token, a browser asks for a login: the token is the password, and any name is the user.""",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, _LAST_PORT), default=8080, show_default=True, metavar="N", help="0: any free port."
+)
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name of this page; can be given several times."
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The file with the token that each request must have.",
+)
+@click.option("--user-header", metavar="NAME", help="The header in which a proxy names the user.")
+@click.option(
+    "--trusted-peer",
+    "peers",
+    multiple=True,
+    metavar="ADDRESS",
+    help="The address or network of such a proxy; can be given several times.",
+)
+@click.option("--root-path", default="", metavar="PATH", help="The path below which a proxy serves this page.")
+@settings("ledger", "namespace", "state_dir")
+def command(
+    options: Options,
+    *,
+    host: str,
+    port: int,
+    hosts: tuple[str, ...],
+    token_file: Path | None,
+    user_header: str | None,
+    peers: tuple[str, ...],
+    root_path: str,
+) -> None:
+    """
+    Serve a page with jobs, queues and worker processes, until Ctrl-C.
+
+    The page has the address of each job, shows first what needs a person, and refreshes itself.
+    """
+    try:
+        from steadyworker.dashboard import access, application, serving
+    except ImportError as error:
+        raise ConfigError(
+            f"Expected Starlette, Jinja2 and uvicorn for the page, got: {error}: pip install 'steadyworker[dashboard]'."
+        ) from error
+    token = _token(token_file)
+    own = [] if host in _EVERYWHERE else [host]
+    rules = access.checked_access([*own, *hosts], token, user_header, peers)
+    if not _is_loopback(host) and not rules.authenticates:
+        raise ConfigError(
+            f"Expected --token-file, or --user-header with --trusted-peer, to listen on {host}, got neither: "
+            "everyone who reaches this address could read every job."
+        )
+    root = f"/{root_path.strip('/')}".rstrip("/")
+    with serving.listen(host, port) as listener:
+        app = application.application(open_ledger(options), rules, options.namespace)
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"The page is at http://{shown}:{listener.getsockname()[1]}{root}/ (Ctrl-C ends it).")
+        serving.server(app, root).run(sockets=[listener])
+
+
+def _token(path: Path | None) -> str | None:
+    """Return the token in the file, and warn if other users can read the file."""
+    if path is None:
+        return None
+    for finding in access_findings("the token", path):
+        click.echo(f"warning: {finding}", err=True)
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except UnicodeError as error:
+        raise ConfigError(f"Expected a token of ASCII characters in {path}, got others.") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

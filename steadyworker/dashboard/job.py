@@ -1,0 +1,256 @@
+"""The page of one job: its state in a sentence, what it needs, its runs with the connection under them, and its message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct, field
+
+from steadyworker.dashboard.job_line import JobLine, job_line
+from steadyworker.dashboard.notices import need_text
+from steadyworker.dashboard.pictures import DAY, Lanes, events_of, lanes_of
+from steadyworker.dashboard.reader import ReadOnce
+from steadyworker.ledger.base import JobId, KeptMessage, State
+from steadyworker.ledger.facts import Action, Attempt, LinkEvent
+from steadyworker.ledger.listing import ListedJob, Listing, Liveness, OwnerNow, Wanted
+from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
+from steadyworker.outcome import JobState
+from steadyworker.text.plain_text import plain_text
+from steadyworker.text.redaction import REDACTED, is_secret_name, redact, without_secrets
+from steadyworker.units import span
+
+MOST_ROUNDS = 3
+"""The number of rounds of a key whose runs the page shows; the last rounds."""
+
+MOST_SHOWN = 4000
+"""The largest number of characters of a payload, a header and a result."""
+
+_MOST_ACTIONS = 50
+_MOST_HEADERS = 50
+_LARGEST_JSON = 64 << 10
+
+_LEVELS = {"done": "fine", "failed": "error", "rejected": "error", "crashed": "error", "lost": "error"}
+
+
+class StoryBlock(Struct, frozen=True):
+    """
+    A part of the story: a run with the events during it, or an action of a person.
+
+    Attributes:
+        at: The time at which it begins.
+        number: The number of the run, from 1; 0 for an action.
+        attempt: The run; None for an action.
+        because, outcome, level: Why the run began and how it ended, in words; the colour of its outcome.
+        seconds: The length of the run; until now if it goes on.
+        error: Why the run ended so.
+        events: The events of the connection during the run: time, words, cause.
+        action: The action; None for a run.
+    """
+
+    at: float
+    number: int = 0
+    round: int = 0
+    attempt: Attempt | None = None
+    because: str = ""
+    outcome: str = ""
+    level: str = ""
+    seconds: float = 0.0
+    error: str = ""
+    events: Sequence[tuple[float, str, str]] = ()
+    action: Action | None = None
+
+
+class JobPage(Struct, frozen=True):
+    """
+    The content of the page.
+
+    Attributes:
+        line: The job as a row.
+        sentence: Its state in a sentence.
+        need: What it needs; empty if it needs nothing.
+        facts: Names and values, for people.
+        lanes: The picture of the runs and the connection under them; None without a run.
+        story: Its runs and the actions of people, oldest first.
+        earlier_rounds: The number of rounds that the page leaves out.
+        result, payload: Their texts; None without one.
+        headers: The headers of the message; None if the ledger has not kept it.
+        size: The number of bytes of the payload.
+    """
+
+    line: JobLine
+    sentence: str
+    need: str
+    facts: Sequence[tuple[str, str]]
+    times: Sequence[tuple[str, float | None]]
+    lanes: Lanes | None
+    story: Sequence[StoryBlock]
+    earlier_rounds: int
+    result: str | None
+    payload: str | None
+    headers: Sequence[tuple[str, str]] | None
+    size: int
+
+
+class _KeptHeaders(Struct, frozen=True):
+    """The facts of a kept message that the page shows."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
+    """Return the content of the page of a job's last round; None if the ledger does not have the job."""
+    ledger = once.as_ledger
+    which = Wanted(namespace=wanted.namespace, queue=wanted.queue, keys=(wanted.key,))
+    job = next(iter(Listing(ledger, which, now).jobs()), None)
+    if job is None:
+        return None
+    row = job.row
+    first = max(0, row.id.round - MOST_ROUNDS + 1)
+    runs = [
+        (round_, attempt)
+        for round_ in range(first, row.id.round + 1)
+        for attempt in ledger.facts.attempts(JobId(row.id.namespace, row.id.queue, row.id.key, round_))
+    ]
+    actions = ledger.facts.actions(None, row.id.namespace, row.id.queue, row.id.key, limit=_MOST_ACTIONS)
+    events = _events(once, runs, row.id.queue, now)
+    story = [*_run_blocks(runs, events, now), *(StoryBlock(action.at, action=action) for action in actions)]
+    result = ledger.facts.result(row.id) if row.state is State.DONE else None
+    message = ledger.message(row.id)
+    line = job_line(job, now)
+    return JobPage(
+        line,
+        sentence_of(job, line, now),
+        need_text(job, now),
+        _facts(job, line),
+        [("recorded", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
+        lanes_of([run for _, run in runs], events, now) if runs else None,
+        sorted(story, key=lambda block: (block.at, block.number)),
+        first,
+        None if result is None else shown(result),
+        None if message is None else shown(message.body),
+        None if message is None else headers_of(message),
+        0 if message is None else len(message.body),
+    )
+
+
+def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
+    """Return the job's state in a sentence."""
+    row = job.row
+    ended = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
+    due = f"due in {span(row.due_in)}" if row.due_in else "which is due"
+    text = ""
+    match row.job_state:
+        case JobState.RUNNING:
+            text = _running_sentence(job.owner, line)
+        case JobState.INTERRUPTED:
+            text = "A stop of its worker process ended its run; the job waits for its message"
+        case JobState.RETRYING | JobState.SCHEDULED:
+            text = (
+                f"Waits for its {'retry' if row.job_state is JobState.RETRYING else 'next run after a snooze'}, {due}"
+            )
+        case JobState.DONE:
+            known = row.ended_at is not None and row.started_at is not None
+            taken = span((row.ended_at or 0.0) - (row.started_at or 0.0))
+            text = f"Done{ended}, after a run of {taken}" if known else f"Done{ended}"
+        case JobState.CANCELLED:
+            text = f"Cancelled{ended}: {redact(row.cancel_reason or row.reason)}"
+        case JobState.DEAD:
+            text = f"Failed for good{ended}: {redact(row.reason) or 'no reason is recorded'}"
+        case JobState.CANCEL_WAITING:
+            text = f"Cancelled before its first message came: {redact(row.cancel_reason or '')}"
+    return f"{text}."
+
+
+def _running_sentence(owner: OwnerNow | None, line: JobLine) -> str:
+    place = line.place or "an unknown host"
+    if owner is not None and owner.liveness is Liveness.GONE:
+        when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
+        heir = f"another worker process takes the job over {when}" if owner.heirs else "no other consumes this queue"
+        return f"Its worker process {place} is gone; {heir}"
+    if owner is not None and owner.liveness is Liveness.SILENT:
+        free = f"another may take the job over in {span(owner.free_within)}"
+        return f"Its worker process {place} has renewed no lease for {span(owner.silent_for)}; {free}"
+    parts = [f"Runs for {span(line.elapsed)} on {place}", line.progress, f"{line.left} left" if line.left else ""]
+    detached = owner is not None and not owner.connected
+    goes_on = "; its worker process has no connection to the broker, and the run goes on" if detached else ""
+    return f"{', '.join(part for part in parts if part)}{goes_on}"
+
+
+def shown(value: bytes) -> str:
+    """Return a payload or a result for people: JSON is indented; secrets are removed, and a long text is cut."""
+    text: str | None = None
+    if len(value) <= _LARGEST_JSON:
+        try:
+            data = without_secrets(msgspec.json.decode(value))
+            text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            text = None
+    return plain_text(value if text is None else text, MOST_SHOWN)
+
+
+def headers_of(message: KeptMessage) -> Sequence[tuple[str, str]]:
+    """Return the names and values of a kept message's headers, sorted, without secrets."""
+    try:
+        headers: Mapping[str, str] = msgspec.json.decode(message.facts, type=_KeptHeaders).headers
+    except msgspec.MsgspecError:
+        return []
+    return [
+        (name, REDACTED if is_secret_name(name) else plain_text(text, MOST_SHOWN))
+        for name, text in sorted(headers.items())[:_MOST_HEADERS]
+    ]
+
+
+def _events(once: ReadOnce, runs: Sequence[tuple[int, Attempt]], queue: str, now: float) -> Sequence[LinkEvent]:
+    """Return the events of the worker processes that ran the job, by one read; the ledger keeps a day of them."""
+    if not runs:
+        return []
+    owners = {attempt.owner for _, attempt in runs}
+    since = max(now - DAY, min(attempt.started_at for _, attempt in runs))
+    owner = next(iter(owners)) if len(owners) == 1 else None
+    found = once.as_ledger.facts.link_events(since, owner=owner)
+    return [event for event in found if event.owner in owners and event.queue == queue]
+
+
+def _run_blocks(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent], now: float) -> Sequence[StoryBlock]:
+    blocks = []
+    for number, (round_, attempt) in enumerate(runs, 1):
+        found = [
+            (event.at, EVENTS.get(event.event, event.event), redact(event.why))
+            for event in events_of(attempt, events, now)
+        ]
+        because, semicolon, more = attempt.because.partition(";")
+        error = ": ".join(part for part in (attempt.error_class, attempt.error_text) if part)
+        reasons = [attempt.reason, "" if (attempt.error_text or attempt.error_class) in attempt.reason else error]
+        blocks.append(
+            StoryBlock(
+                attempt.started_at,
+                number,
+                round_,
+                attempt,
+                f"{BECAUSE.get(because, because)}{semicolon}{more}",
+                ENDED.get(attempt.outcome, attempt.outcome) if attempt.ended_at is not None else "goes on",
+                _LEVELS.get(attempt.outcome, "" if attempt.outcome else "running"),
+                (attempt.ended_at if attempt.ended_at is not None else now) - attempt.started_at,
+                redact("; ".join(reason for reason in reasons if reason)),
+                found,
+            )
+        )
+    return blocks
+
+
+def _facts(job: ListedJob, line: JobLine) -> Sequence[tuple[str, str]]:
+    row = job.row
+    used = (line.elapsed or 0.0) / line.limit if line.limit else 0.0
+    named = (
+        ("queue", row.id.queue),
+        ("broker", row.id.namespace),
+        ("round", str(row.id.round) if row.id.round else ""),
+        ("tries", line.tries or "none failed"),
+        ("worker process", ", ".join(text for text in (line.place, line.truth) if text)),
+        ("time limit of a run", f"{span(line.limit)} ({used * 100:.0f} % used)" if line.limit else ""),
+        ("last progress", f"{span(line.silent)} ago" if line.silent is not None else ""),
+        ("reason", line.why),
+        ("conflicts", f"{row.conflicts} dead letters with this key and another payload" if row.conflicts else ""),
+    )
+    return [(name, text) for name, text in named if text]

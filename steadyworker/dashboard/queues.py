@@ -1,0 +1,113 @@
+"""The page of the queues: what waits in each, who consumes it, and how its runs of the last hour ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from steadyworker.backends.waiting import RECENT, QueueNow, queues_now
+from steadyworker.clock import Times
+from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
+from steadyworker.dashboard.notices import Notice, queue_notices
+from steadyworker.dashboard.reader import ReadOnce
+from steadyworker.depth import Depth
+from steadyworker.ledger.base import Ledger, OwnerSeen
+from steadyworker.ledger.facts import Minute
+from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.listing import Liveness, liveness
+from steadyworker.text.redaction import redact
+from steadyworker.units import span
+
+HOUR = 3600.0
+
+MOST_QUEUES = 200
+"""The largest number of queues on the page."""
+
+_UNMEASURED = "no worker process of this ledger has measured it within a day"
+_NUMBERS = ("ready", "oldest_age", "delayed", "unacked", "dead", "consumers")
+
+
+class QueueLine(Struct, frozen=True):
+    """
+    A queue as a row.
+
+    Attributes:
+        now: The broker's numbers, the pause, and the worker processes.
+        age: Seconds since a worker process measured the broker's numbers; None if no process did.
+        slots, busy: The slots of the living worker processes, and those with a run; None if none of them reports slots.
+        runs: The runs that ended within the last hour.
+        unknown: For each number that is unknown, its name and the reason.
+        notices: What the queue needs.
+    """
+
+    now: QueueNow
+    age: float | None
+    slots: int | None
+    busy: int | None
+    runs: RunsOfQueue
+    unknown: Sequence[tuple[str, str]]
+    notices: Sequence[Notice]
+
+
+class QueuesPage(Struct, frozen=True):
+    """The content of the page; `all_queues` is the number of queues, also of those that are left out."""
+
+    headline: str
+    queues: Sequence[QueueLine]
+    all_queues: int
+
+
+def queues_page(once: ReadOnce, now: float, namespace: str | None) -> QueuesPage:
+    """Return the content of the page of the queues."""
+    ledger = once.as_ledger
+    names = sorted((pair for pair in ledger.bindings() if namespace in (None, pair[0])), key=lambda pair: pair[::-1])
+    minutes: dict[tuple[str, str], list[Minute]] = {}
+    for minute in ledger.facts.minutes(now - HOUR, namespace):
+        minutes.setdefault((minute.namespace, minute.queue), []).append(minute)
+    ages = {(each.namespace, each.queue): each.age for each in ledger.facts.depths()}
+    living = [each for each in ledger.owners() if liveness(each, Times()) is not Liveness.GONE]
+    lines = [
+        _line(each, ages.get((each.namespace, each.queue)), living, minutes.get((each.namespace, each.queue), []))
+        for each in queues_now(ledger, names[:MOST_QUEUES], recorded_depth(ledger))
+    ]
+    troubled = sum(bool(line.notices) for line in lines)
+    paused = sum(line.now.pause is not None for line in lines)
+    return QueuesPage(_headline(len(names), troubled, paused), lines, len(names))
+
+
+def recorded_depth(ledger: Ledger) -> Callable[[str, str], Depth]:
+    """Return a function that returns the last depth that a worker process recorded, however old; the page asks no broker."""
+    recorded = {(each.namespace, each.queue): each.depth for each in ledger.facts.depths()}
+    return lambda namespace, queue: recorded.get((namespace, queue), Depth.unknown(_UNMEASURED))
+
+
+def _line(queue: QueueNow, age: float | None, living: Sequence[OwnerSeen], minutes: Sequence[Minute]) -> QueueLine:
+    name = registered_name(queue.namespace, queue.queue)
+    reports = [each.report.queues[name] for each in living if each.report is not None and name in each.report.queues]
+    unknown: dict[str, list[str]] = {}
+    for number in _NUMBERS:
+        if getattr(queue.depth, number) is None and number in queue.depth.why:
+            unknown.setdefault(redact(queue.depth.why[number]), []).append(number.replace("_", " "))
+    if age is not None and age > RECENT:
+        unknown[f"the numbers are {span(age)} old, because no worker process has measured them since"] = ["now"]
+    return QueueLine(
+        queue,
+        age,
+        sum(each.slots for each in reports) if reports else None,
+        sum(each.busy for each in reports) if reports else None,
+        runs_of(minutes),
+        [(", ".join(numbers), why) for why, numbers in unknown.items()],
+        list(queue_notices([queue])),
+    )
+
+
+def _headline(number: int, troubled: int, paused: int) -> str:
+    if not number:
+        return "No queue: no worker process has run with this ledger"
+    parts = [f"{number:,} queue" if number == 1 else f"{number:,} queues"]
+    if troubled:
+        parts.append(f"{troubled:,} {'needs' if troubled == 1 else 'need'} a person")
+    if paused:
+        parts.append(f"{paused:,} paused")
+    return ", ".join(parts)

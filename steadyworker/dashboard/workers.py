@@ -1,0 +1,94 @@
+"""The page of the worker processes: what each needs, its slots, and its connections in the last 24 hours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from steadyworker.dashboard.notices import trouble_text, troubles_of, worker_name
+from steadyworker.dashboard.pictures import DAY, Strip, strip
+from steadyworker.dashboard.reader import ReadOnce
+from steadyworker.ledger.facts import LinkEvent
+from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
+from steadyworker.ledger.listing import Liveness
+from steadyworker.units import count_text, span
+
+MOST_WORKERS = 40
+"""The largest number of worker processes on the page; those in trouble come first."""
+
+_MOST_STRIPS = 6
+_MOST_SEGMENTS = 480
+"""The number of segments on the page, so that it has less than 100 kB."""
+
+
+class WorkerLine(Struct, frozen=True):
+    """A worker process as a row: its state in words and its colour, what it needs, and a strip for each queue."""
+
+    now: WorkerNow
+    name: str
+    state: str
+    level: str
+    needs: Sequence[str]
+    strips: Sequence[Strip]
+
+
+class WorkersPage(Struct, frozen=True):
+    """The content of the page; `all_workers` is the number of worker processes, also of those that are left out."""
+
+    headline: str
+    workers: Sequence[WorkerLine]
+    all_workers: int
+
+
+def workers_page(once: ReadOnce, now: float, namespace: str | None) -> WorkersPage:
+    """Return the content of the page of the worker processes."""
+    ledger = once.as_ledger
+    found = [
+        each
+        for each in workers(ledger, now)
+        if namespace is None or any(name.startswith(f"{namespace}/") for name in each.names)
+    ]
+    events: dict[str, list[LinkEvent]] = {}
+    for event in ledger.facts.link_events(now - DAY):
+        events.setdefault(event.owner, []).append(event)
+    shown = found[:MOST_WORKERS]
+    most = _MOST_SEGMENTS // max(1, sum(len(each.names[:_MOST_STRIPS]) for each in shown))
+    lines = [_line(each, events.get(each.seen.owner, []), now, most) for each in shown]
+    return WorkersPage(_headline(found, now), lines, len(found))
+
+
+def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float, most: int) -> WorkerLine:
+    report, until = worker.seen.report, now - worker.seen.seen_ago
+    began = report.started_at if report is not None else min((event.at for event in events), default=until)
+    strips = []
+    for name in worker.names[:_MOST_STRIPS]:
+        queue = name.rpartition("/")[2]
+        reported = report.queues.get(name) if report is not None and worker.liveness is Liveness.ALIVE else None
+        strips.append(
+            strip(queue, reported, [event for event in events if event.queue == queue], began, until, now, most)
+        )
+    troubles = troubles_of(worker, now)
+    needs = [trouble_text(worker, trouble) for trouble in troubles]
+    return WorkerLine(worker, worker_name(worker), *_state(worker, troubles), needs, strips)
+
+
+def _state(worker: WorkerNow, troubles: Sequence[Trouble]) -> tuple[str, str]:
+    """Return the state of a worker process in words, and its colour."""
+    if worker.liveness is Liveness.GONE:
+        return "gone", "error"
+    if worker.liveness is Liveness.SILENT:
+        return f"silent for {span(worker.seen.seen_ago)}", "warning"
+    if troubles:
+        return troubles[0].value, "error" if Trouble.CRASH_LOOP in troubles else "warning"
+    stage = worker.seen.report.stage if worker.seen.report is not None else ""
+    return stage or "alive", "fine"
+
+
+def _headline(found: Sequence[WorkerNow], now: float) -> str:
+    if not found:
+        return "No worker process: start one with `steadyworker run`"
+    living = sum(each.liveness is not Liveness.GONE for each in found)
+    troubled = sum(bool(troubles_of(each, now)) for each in found)
+    text = f"{count_text(living, 'worker process', 'worker processes')} {'lives' if living == 1 else 'live'}"
+    return f"{text}, {troubled:,} {'needs' if troubled == 1 else 'need'} a person" if troubled else text

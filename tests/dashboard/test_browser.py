@@ -1,0 +1,231 @@
+"""
+The pages in a real browser: light and dark, from 320 to 3840 pixels, with a keyboard alone, without JavaScript, for a screen reader.
+
+If the variable STEADYWORKER_TEST_PICTURES names a folder, the pictures of all pages stay there, for people.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from steadyworker.clock import Times
+from steadyworker.dashboard.access import checked_access
+from steadyworker.dashboard.application import application
+from steadyworker.ledger.facts import Action
+from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
+from tests.brokers.install import MissingError
+from tests.conftest import Eventually
+from tests.dashboard.fleet_of_facts import FleetOfFacts, hostile
+from tests.dashboard.kit import served
+from tests.deploy.judges.environment import missing
+from tests.diagnosis.browser import Browser
+from tests.diagnosis.test_page_browser import CONTRASTS, LEAST_CONTRAST
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+PAGES = {
+    "running": "/",
+    "queues": "/queues",
+    "workers": "/workers",
+    "warnings": "/warnings",
+    "actions": "/actions",
+    "job": "/job/shop/exports/export-m-23",
+    "stuck": "/job/shop/exports/stuck",
+    "nothing": "/nothing",
+}
+WIDTHS = (320, 390, 1280, 3840)
+SCHEMES = ("light", "dark")
+OVERLAPS = """
+[...document.querySelectorAll("main *")].filter((each) => !each.closest(".cards thead") && each.scrollWidth > each.clientWidth + 1
+    && each.clientWidth && getComputedStyle(each).overflowX === "visible" && getComputedStyle(each).display !== "inline")
+  .map((each) => each.outerHTML.slice(0, 120))
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        started = Browser()
+    except MissingError as error:
+        missing(error)
+    with started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def fleet() -> FleetOfFacts:
+    clock, dead = FakeClock(), set[str]()
+    fleet = FleetOfFacts(MemoryLedger(clock, Times(), is_dead=dead.__contains__), clock, dead)
+    fleet.fill()
+    return fleet
+
+
+@pytest.fixture(scope="module")
+def url(fleet: FleetOfFacts) -> Iterator[str]:
+    with served(application(fleet.ledger, checked_access(), clock=fleet.clock)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    named = os.environ.get("STEADYWORKER_TEST_PICTURES")
+    folder = Path(named) if named else tmp_path_factory.mktemp("pictures")
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_quiet_and_fits(browser: Browser, url: str, name: str, scheme: str, pictures: Path) -> None:
+    """No message in the console, no request to another host, nothing wider than the window; the pictures are kept."""
+    for width in WIDTHS:
+        browser.open(url + PAGES[name], width=width, scheme=scheme)
+        complaints = [text for text in browser.complaints() if "404" not in text]
+        assert complaints == []
+        assert [each for each in browser.requested() if not each.startswith(f"{url}/")] == []
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run(OVERLAPS) == []
+        assert browser.run("document.querySelectorAll('h1').length") == 1
+        browser.picture(pictures / f"{name}-{width}-{scheme}.png")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", PAGES)
+def test_every_text_has_enough_contrast(browser: Browser, url: str, name: str, scheme: str) -> None:
+    browser.open(url + PAGES[name], scheme=scheme)
+    browser.run("for (const each of document.querySelectorAll('details')) each.open = true")
+    texts: list[tuple[float, str, str]] = browser.run(CONTRASTS)
+    assert len(texts) > 5
+    assert [text for text in texts if text[0] < LEAST_CONTRAST] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_without_javascript_a_page_is_complete(browser: Browser, url: str, name: str) -> None:
+    def texts() -> str:
+        document = browser.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+        main = browser.call("DOM.querySelector", nodeId=document, selector="main")["nodeId"]
+        text: str = browser.call("DOM.getOuterHTML", nodeId=main)["outerHTML"]
+        return text
+
+    browser.open(url + PAGES[name], script=False)
+    without = texts()
+    browser.open(url + PAGES[name])
+    assert without == texts()
+    assert browser.run("document.getElementById('pause').hidden") is False
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_screen_reader_has_a_name_for_everything(browser: Browser, url: str, name: str) -> None:
+    browser.open(url + PAGES[name])
+    nodes = [node for node in browser.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes]
+    roles = {role for role, _ in named}
+    assert {"banner", "navigation", "main", "contentinfo", "heading"} <= roles
+    assert [
+        role
+        for role, text in named
+        if role in {"link", "button", "image", "img", "progressbar", "navigation"} and not text
+    ] == []
+
+
+def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) -> None:
+    browser.open(url)
+    reached = []
+    for _ in range(10):
+        browser.press("Tab")
+        reached.append(browser.run("document.activeElement.textContent.trim()"))
+        assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert reached == [
+        "Skip to the content",
+        "steadyworker",
+        "Running",
+        "Queues",
+        "Workers",
+        "Warnings",
+        "Actions",
+        "Pause",
+        "failed",
+        "host-4:4004",
+    ]
+    browser.open(url)
+    browser.press("Tab")
+    browser.press("Enter")
+    assert browser.run("location.hash") == "#main"
+    browser.press("Tab")
+    assert browser.run("document.activeElement.getAttribute('href')") == "/job/shop/exports/failed"
+
+
+def test_the_page_refreshes_what_changed_and_keeps_what_the_reader_opened(
+    browser: Browser, url: str, fleet: FleetOfFacts, eventually: Eventually
+) -> None:
+    browser.open(f"{url}/job/shop/exports/export-m-23")
+    browser.run("document.getElementById('traceback-1').open = true")
+    browser.run("document.querySelector('#traceback-1 summary').focus()")
+    fleet.ledger.facts.act(_action("a second look"))
+    fleet.clock.advance(2.0)
+    eventually(lambda: "a second look" in browser.run("document.body.textContent"))
+    assert browser.run("document.getElementById('traceback-1').open") is True
+    assert browser.complaints() == []
+
+
+def test_a_pause_stops_the_refresh(browser: Browser, url: str, fleet: FleetOfFacts, eventually: Eventually) -> None:
+    browser.open(f"{url}/actions")
+    browser.run(
+        "window.asked = 0; const ask = fetch; window.fetch = (...all) => { window.asked += 1; return ask(...all); }"
+    )
+    eventually(lambda: browser.run("window.asked") >= 1)
+    browser.run("document.getElementById('pause').focus()")
+    browser.press("Enter")
+    assert browser.run("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
+    assert browser.run("document.getElementById('pause').textContent") == "Resume"
+    assert "no longer refreshes" in browser.run("document.getElementById('refresh').textContent")
+    fleet.ledger.facts.act(_action("while paused"))
+    fleet.clock.advance(2.0)
+    before = browser.run("window.asked")
+    # The timer of the refresh runs on; it asks for nothing.
+    browser.run("new Promise((done) => setTimeout(done, 2500))")
+    assert browser.run("window.asked") == before
+    browser.press("Enter")
+    eventually(lambda: "while paused" in browser.run("document.body.textContent"))
+
+
+def test_a_page_that_lost_its_server_shows_this(browser: Browser, fleet: FleetOfFacts, eventually: Eventually) -> None:
+    with served(application(fleet.ledger, checked_access(), clock=fleet.clock)) as url:
+        browser.open(url)
+    eventually(lambda: "does not respond" in browser.run("document.getElementById('refresh').textContent"))
+
+
+def test_hostile_texts_run_no_script(browser: Browser, eventually: Eventually) -> None:
+    clock, dead = FakeClock(), set[str]()
+    fleet = FleetOfFacts(MemoryLedger(clock, Times(), is_dead=dead.__contains__), clock, dead)
+    fleet.fill()
+    hostile(
+        fleet,
+        markup="</script></title><img src=x onerror=\"document.title='pwned'\"><script>document.title='pwned'</script>'\"",
+    )
+    with served(application(fleet.ledger, checked_access(), clock=clock)) as url:
+        for path in ("/", "/queues", "/workers", "/warnings", "/actions"):
+            browser.open(url + path)
+            browser.run(
+                "window.asked = 0; const ask = fetch; window.fetch = (...all) => { window.asked += 1; return ask(...all); }"
+            )
+            eventually(lambda: browser.run("window.asked") >= 2)
+            assert "pwned" not in browser.run("document.title")
+            assert browser.run("document.querySelectorAll('main img, main script').length") == 0
+            assert browser.complaints() == []
+
+
+def test_another_site_cannot_frame_the_page(browser: Browser, url: str, tmp_path: Path) -> None:
+    frame = tmp_path / "frame.html"
+    frame.write_text(f'<!doctype html><iframe src="{url}/"></iframe>')
+    browser.open(frame)
+    assert any("frame-ancestors" in text or "frame" in text for text in browser.complaints())
+
+
+def _action(detail: str) -> Action:
+    return Action("ann@desk", "note", "shop", "exports", ("export-m-23",), 1, detail)

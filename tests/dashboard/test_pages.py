@@ -1,0 +1,432 @@
+"""Each page of a seeded fleet: what it shows, what it costs the ledger, and what it shows while the ledger is away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from steadyworker.clock import Times
+from steadyworker.dashboard.access import checked_access
+from steadyworker.dashboard.addresses import job_path
+from steadyworker.dashboard.application import application
+from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.queues import queues_page
+from steadyworker.dashboard.reader import ReadOnce
+from steadyworker.dashboard.running import RunningPage
+from steadyworker.dashboard.warned import warnings_page
+from steadyworker.dashboard.workers import workers_page
+from steadyworker.errors import LedgerUnavailable
+from steadyworker.ledger.base import JobId, OwnerSeen
+from steadyworker.ledger.facts import OwnerReport
+from steadyworker.testing.clock import FakeClock
+from steadyworker.testing.memory_ledger import MemoryLedger
+from tests.cli.night import EXPORTS, SECRET
+from tests.cli.test_drill_screens import postgres, sqlite
+from tests.dashboard.fleet_of_facts import TURNED, FleetOfFacts, hostile
+from tests.dashboard.kit import request
+
+ADDRESSES = (
+    "/",
+    "/queues",
+    "/workers",
+    "/warnings",
+    "/actions",
+    "/job/shop/exports/stuck",
+    "/job/shop/exports/export-m-23",
+)
+EVERY_LEDGER = pytest.mark.parametrize("facts", [sqlite, postgres], ids=["sqlite", "postgres"], indirect=True)
+CALLS = {
+    "running": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 7, "depths", "pauses"],
+    "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs"],
+    "workers": ["owners", "jobs", "link_events"],
+    "warnings": ["owners", "bindings", "depths", "pauses", "jobs"],
+    "actions": ["actions"],
+    "job": [
+        "owners",
+        "bindings",
+        *["orphans"] * 2,
+        "last_round",
+        "read",
+        "last_progress",
+        "attempts",
+        "actions",
+        "link_events",
+        "result",
+        "message",
+    ],
+}
+"""The calls that each page makes, two of them for each queue on the first page; none is for one row."""
+
+
+def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
+    words = request(page).words
+    for text in (
+        "8 things need a person",
+        "4 jobs run; 9 worker processes live; 40 messages are ready.",
+        "dead failed in exports Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
+        "gone host-4:4004 Died 15 s ago, and no other of this host consumes its queues. Another takes over its 1 job.",
+        "crash loop host-3:4003 2 predecessors died within an hour: read the log of the last one.",
+        "crashing crashing in exports 2 crashes since its last checkpoint, the last: killed by SIGSEGV. steadyworker cancel exports crashing ends it.",
+        "stuck stuck in exports No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it.",
+        "detached host-2:4002 No connection to the broker of exports, refunds: its jobs go on.",
+        "not ready host-9:4009 The ledger did not respond for 12 s; The disk of /var/lib has 1 % of free space.",
+        "unknown consumers exports 3 consumers at the broker that no worker process of this ledger explains",
+    ):
+        assert text in words
+    assert words.index("Died 15 s ago") < words.index("2 crashes since") < words.index("Running 4")
+
+
+def test_a_worker_process_that_has_just_started_needs_no_person(facts: FleetOfFacts, page: ASGIApp) -> None:
+    """Its first report is older than its first connection, and the next comes after 15 s."""
+    report = OwnerReport(5000, "1.4.0", facts.clock.wall(), "running", not_ready=("exports: starting",))
+    facts.ledger.register("worker-new", "host-new", [EXPORTS], report)
+    assert "host-new" not in request(page).words
+    assert "host-new:5000 running 0 jobs" in request(page, "/workers").words
+    facts.pass_time(60.0)
+    facts.ledger.register("worker-new", "host-new", [EXPORTS], report)
+    assert "not ready host-new:5000 Exports: starting" in request(page).words
+
+
+def test_a_running_job_has_its_progress_and_its_worker_process(page: ASGIApp) -> None:
+    words = request(page).words
+    assert (
+        "well exports 50 % 50 %, 50 of 100 pages, 10 a minute 30 s to 4 min 30 s 1 min 30 s 1 % 1 % of 2 h 00 min 30 s ago host-0:4000 alive"
+        in words
+    )
+    assert "lost exports – unknown 30 s 0 % 0 % of 2 h 00 min none reported host-4:4004 gone" in words
+    assert "crashing exports retrying 2 crashes – due in 9 min 30 s; killed by SIGSEGV" in words
+
+
+def test_a_queue_has_its_numbers_and_what_is_unknown(page: ASGIApp) -> None:
+    words = request(page, "/queues").words
+    assert "2 queues, 1 needs a person, 1 paused" in words
+    assert (
+        "exports shop 40 30 min 00 s 1 5 2 11 8 3 of 32 busy 525 done 1 failed 10 s–1 min 95 %: 1 min–5 min 5 s ago"
+        in words
+    )
+    assert "refunds shop 0 – 0 unknown 0 unknown 9 0 of 36 busy 0 done none failed – 5 s ago" in words
+    assert "paused by ann@desk 5 s ago: the bank is closed. steadyworker resume refunds ends the pause." in words
+    assert "Unknown unacked, consumers: the broker's statistics are off." in words
+
+
+def test_old_numbers_show_their_age(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.pass_time(120.0)
+    words = request(page, "/queues").words
+    assert "Unknown now: the numbers are 2 min 05 s old, because no worker process has measured them since." in words
+
+
+def test_a_worker_process_has_its_needs_and_its_day(page: ASGIApp) -> None:
+    answered = request(page, "/workers")
+    words = answered.words
+    assert "9 worker processes live, 5 need a person" in words
+    assert "host-2:4002 detached 1 job, version 1.4.0" in words
+    assert "connection lost 2 times in 24 hours, 11 min 40 s in all" in words
+    assert answered.text.count('<svg class="strip"') == 19
+    assert 'aria-label="host-5:4004, exports: connection lost 2 times in 24 hours, 11 min 40 s in all"' in answered.text
+    assert "lost for 6 min 40 s: heartbeat missed for 60 s" in words
+    assert "blocked for 33 min 20 s: memory alarm" in words
+
+
+def test_a_warning_has_its_worker_processes_and_its_explanation(page: ASGIApp) -> None:
+    words = request(page, "/warnings").words
+    assert "2 warnings" in words
+    assert (
+        "error The disk of /var/lib has 1 % of free space. Remedy: make space. host-9:4009, 0 s ago. steadyworker explain --id check.disk explains it."
+        in words
+    )
+    assert "unknown consumers exports 3 consumers at the broker" in words
+
+
+def test_a_job_has_its_story(page: ASGIApp) -> None:
+    answered = request(page, "/job/shop/exports/export-m-23")
+    words = answered.words
+    for text in (
+        "Done 11 h 41 min ago, after a run of 20 min 00 s.",
+        "Run 1: failed after 10 min 00 s",
+        "ValueError: no such merchant: m-23 Began because: its first message. On worker-5:",
+        "peak memory 190.0 MiB",
+        'File "/srv/app/bank.py", line 12, in fetch',
+        "retry by ann@desk 14 Nov 22:23 the merchant is back",
+        "Run 2: done after 20 min 00 s",
+        "14 Nov 22:31 the run lost its delivery, and goes on",
+        "14 Nov 22:36 the run got a new delivery of its message",
+        'Ended at checkpoint {"page": 40}',
+        '"rows": 31404',
+        "The ledger has no copy of its message, because the job is done.",
+        "2 runs. A run goes on while its connection is lost",
+    ):
+        assert text in words
+    assert words.index("Run 1: failed") < words.index("retry by ann@desk") < words.index("Run 2: done")
+    assert '<details id="traceback-1"><summary>' in answered.text
+    assert len(re.findall('<rect class="lost" x=', answered.text)) == 2
+
+
+def test_the_message_of_a_job_is_hidden_and_has_no_secret(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.run("waits", "new", None, None, seconds=0)
+    answered = request(page, "/job/shop/exports/waits")
+    assert '<details id="payload"><summary>Payload, 70 bytes</summary>' in answered.text
+    assert '"merchant": "m-23"' in answered.words
+    assert '"password": "***"' in answered.words
+    assert "authorization ***" in answered.words
+    assert SECRET not in answered.text
+
+
+def test_a_running_job_names_what_it_needs(page: ASGIApp) -> None:
+    words = request(page, "/job/shop/exports/stuck").words
+    assert "Runs for 41 min 30 s on host-1:4001, 10 %, 10 of 100." in words
+    assert (
+        "No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it." in words
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "sentence"),
+    [
+        (
+            "lost",
+            "Its worker process host-4:4004 is gone; another worker process takes the job over within 1 min 15 s.",
+        ),
+        ("crashing", "Waits for its retry, due in 9 min 30 s."),
+        ("failed", "Failed for good 30 s ago: exhausted."),
+        ("cancelled", "Cancelled 30 s ago: wrong month."),
+        (
+            "detached",
+            "Runs for 41 min 30 s on host-2:4002; its worker process has no connection to the broker, and the run goes on.",
+        ),
+    ],
+)
+def test_each_state_is_a_sentence(page: ASGIApp, key: str, sentence: str) -> None:
+    assert sentence in request(page, f"/job/shop/exports/{key}").words
+
+
+def test_the_log_of_actions_names_who_did_what(page: ASGIApp) -> None:
+    answered = request(page, "/actions")
+    assert (
+        "ann@desk dead replay exports export-m-0 , export-m-1 , export-m-2 and 211 other jobs error ValueError"
+        in answered.words
+    )
+    assert '<a class="mono" href="/job/shop/exports/export-m-0">' in answered.text
+
+
+def test_one_queue_is_shown_alone(page: ASGIApp) -> None:
+    words = request(page, "/?broker=shop&queue=refunds").words
+    assert "Nothing needs a person" in words
+    assert "Only the queue refunds" in words
+    assert "No job runs." in words
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nothing", "/job/shop/exports/nothing", "/job/shop/exports", "/job/shop/exports/stuck/more", "/assets/other.css"],
+)
+def test_an_unknown_address_is_a_page(page: ASGIApp, path: str) -> None:
+    answered = request(page, path)
+    assert answered.status == 404
+    assert answered.headers["content-type"] == "text/html; charset=utf-8"
+    assert "Queues" in answered.words
+
+
+def test_a_page_is_small(page: ASGIApp) -> None:
+    sizes = {path: len(request(page, path).text.encode()) for path in ADDRESSES}
+    text = request(page).text
+    assets = [len(request(page, path).text.encode()) for path in re.findall('(?:href|src)="(/assets/[^"]+)"', text)]
+    assert len(assets) == 2
+    assert max(sizes.values()) + sum(assets) < 40_000
+
+
+def test_no_page_has_a_secret_or_a_name_in_its_title(page: ASGIApp) -> None:
+    titles = set()
+    for path in ADDRESSES:
+        text = request(page, path).text
+        assert SECRET not in text
+        titles |= set(re.findall("^<title>(.*?)</title>", text, re.MULTILINE))
+    assert titles == {
+        f"{name} · SteadyWorker" for name in ("Running", "Queues", "Workers", "Warnings", "Log of actions", "A job")
+    }
+
+
+# --- The texts of others ------------------------------------------------------------------------------------------------
+
+
+def test_no_text_of_others_is_markup(facts: FleetOfFacts, page: ASGIApp) -> None:
+    """Each field that a sender, a handler, a broker or a host name can write has an `<img onerror>`."""
+    keys = hostile(facts)
+    namespace = next(name for name, queue in facts.ledger.bindings() if queue == "queue-of-others")
+    paths = [
+        *ADDRESSES,
+        *(job_path(namespace, "queue-of-others", key) for key in keys),
+        "/?queue=<img src=x onerror=alert(1)>",
+    ]
+    found = 0
+    for path in paths:
+        text = request(page, path).text
+        assert "<img" not in text
+        assert not re.search(r"<\w+[^>]* onerror", text.replace("&lt;img src=x onerror=alert(1)&gt;", ""))
+        found += text.count("&lt;img src=x onerror=alert(1)&gt;&#39;&#34;&amp;")
+    assert found >= 50
+
+
+def test_a_mark_that_turns_text_is_shown_as_an_escape(facts: FleetOfFacts, page: ASGIApp) -> None:
+    (key, _) = hostile(facts, markup=TURNED)
+    answered = request(page, "/workers").text + request(page).text
+    assert "\u202e" not in answered
+    assert r"a\u202egpj.exe" in answered
+    assert key == f"k{TURNED}"
+
+
+# --- The ledger ---------------------------------------------------------------------------------------------------------
+
+
+def calls(facts: FleetOfFacts) -> dict[str, list[str]]:
+    """Return the calls of the ledger that each page makes."""
+    now = facts.clock.wall()
+    pages: dict[str, Any] = {
+        "running": lambda once: RunningPage(once, now, None, None),
+        "queues": lambda once: queues_page(once, now, None),
+        "workers": lambda once: workers_page(once, now, None),
+        "warnings": lambda once: warnings_page(once, None),
+        "actions": lambda once: once.facts.actions(None, None, limit=201),
+        "job": lambda once: job_page(once, now, JobId("shop", "exports", "export-m-23")),
+    }
+    found = {}
+    for name, read in pages.items():
+        once = ReadOnce(facts.ledger)
+        assert read(once) is not None
+        found[name] = once.calls
+    return found
+
+
+@EVERY_LEDGER
+def test_a_page_is_the_same_on_each_kind_of_ledger(facts: FleetOfFacts) -> None:
+    in_memory = FleetOfFacts(
+        MemoryLedger(clock := FakeClock(), Times(), is_dead=(dead := set[str]()).__contains__), clock, dead
+    )
+    in_memory.fill()
+    pages = [application(each.ledger, checked_access(), clock=each.clock) for each in (in_memory, facts)]
+    for path in ADDRESSES:
+        expected, found = (
+            re.sub(r"<footer>.*|nonce=\S+", "", request(page, path).text, flags=re.DOTALL) for page in pages
+        )
+        assert found == expected
+
+
+@EVERY_LEDGER
+def test_a_page_of_any_length_makes_the_same_calls(facts: FleetOfFacts) -> None:
+    expected = {name: sorted(each) for name, each in CALLS.items()}
+    assert {name: sorted(each) for name, each in calls(facts).items()} == expected
+    for number in range(40):
+        facts.claim(f"more-{number}", f"worker-{number % 10}")
+        facts.links(f"worker-{number % 10}", [(float(number), "lost", "why"), (float(number) + 1, "connected", "")])
+    assert {name: sorted(each) for name, each in calls(facts).items()} == expected
+
+
+def test_a_page_cannot_write(facts: FleetOfFacts) -> None:
+    once = ReadOnce(facts.ledger)
+    for name in ("claim", "cancel", "forget", "replay", "purge", "register", "bind", "close"):
+        with pytest.raises(AttributeError, match="a page only reads"):
+            getattr(once, name)
+    for name in ("act", "pause", "resume", "command", "commands", "record_depth", "may_measure"):
+        with pytest.raises(AttributeError, match="a page only reads"):
+            getattr(once.facts, name)
+
+
+def test_several_viewers_cause_one_read_a_second(facts: FleetOfFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = application(facts.ledger, checked_access(), clock=facts.clock)
+    reads: list[int] = []
+    owners = facts.ledger.owners
+
+    def counted() -> Sequence[OwnerSeen]:
+        reads.append(1)
+        return owners()
+
+    monkeypatch.setattr(facts.ledger, "owners", counted)
+    for _ in range(5):
+        request(page)
+    assert len(reads) == 1
+    facts.clock.advance(1.0)
+    request(page)
+    assert len(reads) == 2
+
+
+def test_while_the_ledger_is_away_a_page_shows_what_it_last_read(
+    facts: FleetOfFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = application(facts.ledger, checked_access(), clock=facts.clock)
+    request(page)
+
+    def away() -> None:
+        raise LedgerUnavailable(f"Expected an answer, got none: postgresql://app:{SECRET}@db/x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(facts.ledger, "owners", away)
+        facts.clock.advance(40.0)
+        answered = request(page)
+        assert answered.status == 200
+        assert (
+            "The ledger does not respond, so this page shows what it last read, 40 s ago. Expected an answer"
+            in answered.words
+        )
+        assert "8 things need a person" in answered.words
+        unread = request(page, "/workers")
+        assert unread.status == 503
+        assert "The ledger cannot be read Expected an answer, got none: postgresql://app:***@db/x" in unread.words
+        assert SECRET not in answered.text + unread.text
+    facts.clock.advance(5.0)
+    assert "what it last read" not in request(page).words
+
+
+def test_an_error_of_one_page_is_a_page_and_a_line_of_the_log(
+    facts: FleetOfFacts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = application(facts.ledger, checked_access(), clock=facts.clock)
+
+    def fails() -> None:
+        raise ZeroDivisionError(f"password={SECRET}")
+
+    monkeypatch.setattr(facts.ledger, "owners", fails)
+    answered = request(page)
+    assert answered.status == 500
+    assert "This page could not be drawn" in answered.words
+    assert "ZeroDivisionError" not in answered.text
+    assert "ZeroDivisionError: password=***" in caplog.text
+    assert request(page, "/actions").status == 200
+
+
+def test_a_page_that_cannot_be_drawn_has_the_headers_of_every_page(
+    page: ASGIApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.application.queues_page", lambda *_: None)
+    answered = request(page, "/queues")
+    assert (answered.status, "content-security-policy" in answered.headers) == (500, True)
+    assert "This page could not be drawn" in answered.words
+    assert "UndefinedError" in caplog.text
+
+
+# --- Below a path -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+def test_each_link_has_the_path_below_which_the_page_is_mounted(facts: FleetOfFacts, path: str) -> None:
+    site = FastAPI()
+    site.mount("/ops/jobs", application(facts.ledger, checked_access(), clock=facts.clock))
+    text = request(site, f"/ops/jobs{path}").text
+    links = re.findall('(?:href|src)="(/[^"]*)"', text)
+    assert len(links) > 5
+    assert [link for link in links if not link.startswith("/ops/jobs/")] == []
+    for link in {link.replace("&amp;", "&") for link in links}:
+        answered = request(site, link)
+        assert answered.status == 200 or "The ledger has no job of this key" in answered.words
+
+
+def test_only_one_namespace_is_shown_if_the_page_has_one(facts: FleetOfFacts) -> None:
+    page = application(facts.ledger, checked_access(), "other", facts.clock)
+    assert "No job runs." in request(page).words
+    assert "No job runs." in request(page, "/?broker=shop").words
+    assert request(page, "/job/shop/exports/stuck").status == 404
+    assert "No queue" in request(page, "/queues").words
+    assert "No worker process" in request(page, "/workers").words
