@@ -69,7 +69,8 @@ class OwnerNow(Struct, frozen=True):
         liveness: Whether it lives.
         silent_for: Seconds since its last renewal; None if the ledger does not know the process.
         free_within: Seconds until other processes may take the job over, if no renewal comes; 0 if they may now.
-        heirs: The number of other living worker processes that consume the job's queue, or will consume it after its pause.
+        heirs: If the process is gone, the number of other living worker processes that consume the job's queue,
+            or will consume it after its pause; otherwise 0.
         host, pid: Where it runs; empty and 0 if it does not report this.
         time_limit: The time limit of a run of this queue, in seconds; None without a limit, or if it does not report this.
         connected: False if it reports no connection to the broker of this queue; a run goes on without a connection.
@@ -303,16 +304,20 @@ def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times, *, paused
         silent = max(seen.seen_ago, silent or 0.0)
     free_within = max(0.0, times.lease + times.margin - (silent or 0.0))
     name = registered_name(row.id.namespace, row.id.queue)
-    heirs = sum(
-        name in (attended(each.queues) if paused else each.queues) and liveness(each, times) is not Liveness.GONE
-        for each in owners.values()
-        if each.owner != row.owner
-    )
     lives = Liveness.ALIVE
     if row.lease_over or (seen is not None and seen.dead):
         lives = Liveness.GONE
     elif silent is not None and silent > SILENT_RENEWALS * times.renew:
         lives = Liveness.SILENT
+    heirs = 0
+    if (
+        lives is Liveness.GONE
+    ):  # only then is the count worth its time: there can be thousands of jobs and hundreds of processes
+        heirs = sum(
+            name in (attended(each.queues) if paused else each.queues) and liveness(each, times) is not Liveness.GONE
+            for each in owners.values()
+            if each.owner != row.owner
+        )
     report = seen.report if seen is not None else None
     if seen is None or report is None:
         return OwnerNow(lives, silent, free_within, heirs, seen.host if seen is not None else "")

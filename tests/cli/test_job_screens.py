@@ -260,7 +260,7 @@ def test_a_job_that_waits_in_a_paused_queue_names_the_pause_and_its_remedy(night
     assert lost.need is None
     assert lost.owner is not None
     assert lost.owner.heirs == 2
-    paused = "its queue is paused by ada@ops: the bank is closed; `steadyworker resume exports` ends the pause"
+    paused = "its queue is paused by ada@ops 0 s ago; the bank is closed; `steadyworker resume exports` ends the pause"
     assert why(lost, night.clock.wall()) == f"its worker is gone; {paused}"
     assert [key for key, job in jobs.items() if paused in why(job, 0.0)] == [
         "crashing",
@@ -282,7 +282,7 @@ def test_no_message_of_a_paused_queue_counts_as_lost(night: Night) -> None:
     jobs = {job.row.id.key: job for job in night.jobs(Wanted(overdue=True))}
     assert [key for key, job in jobs.items() if job.orphan is not None] == []
     assert jobs["retrying"].need is Need.OVERDUE
-    paused = "its queue is paused by ada@ops; `steadyworker resume exports` ends the pause"
+    paused = "its queue is paused by ada@ops 0 s ago; `steadyworker resume exports` ends the pause"
     assert why(jobs["retrying"], 0.0).startswith(f"late by 1 h 02 min; {paused}; ")
     assert "steadyworker retry" not in why(jobs["retrying"], 0.0)
 
@@ -317,7 +317,7 @@ def test_only_living_owners_that_consume_the_queue_are_heirs() -> None:
     owners = {
         name: OwnerSeen(name, "h", queues, seen_ago, dead)
         for name, queues, seen_ago, dead in (
-            ("me", (NAME,), 1.0, False),
+            ("me", (NAME,), 1.0, True),
             ("other", (NAME,), 1.0, False),
             ("quiet", (f"{NAME} (quiet)",), 1.0, False),
             ("elsewhere", ("shop/refunds",), 1.0, False),
@@ -327,6 +327,7 @@ def test_only_living_owners_that_consume_the_queue_are_heirs() -> None:
     }
     owner = owner_now(ROW, owners, TIMES)
     assert owner is not None
+    assert owner.liveness is Liveness.GONE
     assert owner.heirs == 1
 
 
