@@ -36,13 +36,6 @@ _LONGEST_NAME = 200
 _MOST_TEXTS = 20
 """The largest number of findings, and of reasons, in a report."""
 
-_CHECKPOINT_BYTES = 400
-"""
-The number of bytes of a checkpoint that are searched for secrets.
-
-It is twice the number of characters that stay, so that no cut leaves half a secret.
-"""
-
 Count = tuple[int, str, str, str, int, int]
 """A row of counts: the start of the minute, namespace, queue, outcome, the number of the class, and the number of runs."""
 
@@ -64,7 +57,7 @@ def safe_key(key: str) -> str:
 
 def safe_checkpoint(checkpoint: bytes | None) -> str | None:
     """Return the beginning of a checkpoint as an attempt keeps it, without secrets, and cut; None without a checkpoint."""
-    return None if checkpoint is None else plain_text(checkpoint[:_CHECKPOINT_BYTES], CHECKPOINT_SHOWN)
+    return None if checkpoint is None else plain_text(checkpoint, CHECKPOINT_SHOWN)
 
 
 def safe_event(event: LinkEvent) -> LinkEvent:

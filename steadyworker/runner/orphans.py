@@ -86,7 +86,7 @@ class Orphans:
         self._more = self._asks_soon = False
         self._steady_since: float | None = None
         self._asking_since: float | None = None
-        self._delivered_at = -math.inf
+        self._delivered_at = self._resumed_at = -math.inf
         self._last_renewal = -math.inf
         self._report_left_at = 0.0
         self._once = report.Once()
@@ -112,6 +112,10 @@ class Orphans:
         """Note that the broker has delivered a message, so other messages can wait in the queue."""
         self._asking_since = None
         self._delivered_at = self._deps.clock.monotonic()
+
+    def resumed(self) -> None:
+        """Note the end of a pause: a message that waited in the paused queue was not late."""
+        self._resumed_at = self._deps.clock.monotonic()
 
     def turn(self, prefetch: int, *, able: bool) -> None:
         """Note, at the end of a turn, whether the runner is `able` to accept messages, and whether the runner asks for a message."""
@@ -194,11 +198,10 @@ class Orphans:
         """
         Return whether the orphan's message is an hour late, and another message has come since the orphan's message was due.
 
-        Only time in which this runner could receive messages counts, because messages of a paused queue wait without being late.
+        The time before the end of a pause does not count, because messages of a paused queue wait without being late.
         """
         now = self._deps.clock.monotonic()
-        steady_for = 0.0 if self._steady_since is None else now - self._steady_since
-        late = min(orphan.unseen_for, steady_for)
+        late = min(orphan.unseen_for, now - self._resumed_at)
         return late > self._deps.times.orphan_reserve and orphan.unseen_for > now - self._delivered_at
 
     def _orphans(self, after: float, limit: int, *, stranded: bool) -> list[Orphan]:

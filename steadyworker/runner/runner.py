@@ -396,6 +396,8 @@ class Runner:
         before, self.state.pause = self.state.pause, pause
         if pause != before:
             report.paused(self.deps.spec.queue, pause)
+            if pause is None:
+                self.orphans.resumed()
             self.state.reconsider()
 
     def _go_on(self) -> None:

@@ -57,6 +57,7 @@ class DepthMeter:
         self.ledger_bytes: int | None = None
         self._size = size
         self._size_at = -math.inf
+        self._last_size: int | None = None
         self._queues = queues
         self._facts = facts
         self._clock = clock
@@ -81,12 +82,11 @@ class DepthMeter:
 
     def _read_size(self, *, measures: bool) -> None:
         now = self._clock.monotonic()
-        if not measures:
-            self.ledger_bytes, self._size_at = None, -math.inf
-        elif now >= self._size_at + _SIZE_EVERY:
+        if measures and now >= self._size_at + _SIZE_EVERY:
             self._size_at = now
             with suppress(LedgerUnavailable):
-                self.ledger_bytes = self._size()
+                self._last_size = self._size()
+        self.ledger_bytes = self._last_size if measures else None
 
     def _measured(self, each: MeasuredQueue) -> Depth | None:
         """Return the depth; None if the broker is away, or another process measures this queue."""

@@ -62,9 +62,10 @@ def begin_run(system: str, queue: str, headers: Mapping[str, str], facts: Mappin
         )
         if span.get_span_context().is_valid:  # otherwise the process has no tracer provider
             within = trace.set_span_in_context(span, sent)
-            # This span has no operation and not the kind of a consumer, because each message counts once.
-            tracer.start_span(f"start {queue}", within, attributes=about).end()
             ours: dict[str, str] = {}
-            between_processes().inject(ours, within)
+            with errors_logged():  # the run's span has begun, so it must have an end
+                # This span has no operation and not the kind of a consumer, because each message counts once.
+                tracer.start_span(f"start {queue}", within, attributes=about).end()
+                between_processes().inject(ours, within)
             return RunSpan(span, ours)
     return None

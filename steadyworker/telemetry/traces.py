@@ -58,7 +58,7 @@ def sender_headers(given: Mapping[str, str]) -> dict[str, str]:
     They are empty, too, if the sender has `given` a header `traceparent`.
     """
     headers: dict[str, str] = {}
-    if API in sys.modules and "traceparent" not in given:
+    if API in sys.modules and "traceparent" not in map(str.lower, given):
         with errors_logged():
             from opentelemetry import propagate, trace
 

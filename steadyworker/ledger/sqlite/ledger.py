@@ -501,11 +501,11 @@ class SqliteLedger(Ledger):
         return removed
 
     def _drop_above(self, limit: int) -> None:
-        """Drop ended attempts, with their tracebacks, and results, the oldest first, until the pages in use fit the limit."""
+        """Drop ended attempts, with their tracebacks, then results, the oldest first, until the pages in use fit the limit."""
         rows = {"rows": _DROPPED_ROWS}
-        while self._file.excess(limit) > 0:
-            if not self._change(sql.DROP_ATTEMPTS, rows) + self._change(sql.DROP_RESULTS, rows):
-                return
+        for drop in (sql.DROP_ATTEMPTS, sql.DROP_RESULTS):
+            while self._file.excess(limit) > 0 and self._change(drop, rows):
+                pass
 
     def _too_large(self) -> Iterator[Finding]:
         """Yield a warning if the file has more pages than its limit allows."""
@@ -528,7 +528,11 @@ class SqliteLedger(Ledger):
 
     def _run(self, token: Token) -> tuple[int, str, int]:
         """Return the parameters that identify the row of a run, by position."""
-        return number_of(token.uid), token.uid, token.fence
+        number, id = number_of(token.uid), token.id
+        if not number:  # a file that was begun before 0.1 can have a row whose uid does not begin with its number
+            found = self._fetch(sql.NUMBER, (id.namespace, id.queue, id.key, id.round))
+            number = found[0][0] if found else 0
+        return number, token.uid, token.fence
 
     def _change(self, statement: str, values: Values | tuple[Any, ...]) -> int:
         """Run one statement, and return the number of changed rows."""

@@ -413,6 +413,7 @@ _LATE_BY = """CASE
     WHEN owner IS NOT NULL THEN :boottime - iif(lease_boot = :boot, lease_until, 0.0) WHEN state = 'moved' THEN :now - not_before
 END"""
 
+NUMBER = "SELECT rowid FROM jobs WHERE namespace = ? AND queue = ? AND key = ? AND round = ?"
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE {_JOB}"
 # The statements of a job that ends well have positional parameters, because SQLite looks up each named parameter.
 CLAIM_NEW = """
