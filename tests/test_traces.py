@@ -339,10 +339,11 @@ class Broken(SpanProcessor):
             raise LookupError("no room for a span")
 
 
-@pytest.mark.parametrize("place", ["start", "end"])
+@pytest.mark.parametrize(("place", "errors"), [("start", 1), ("end", 2)])
 def test_a_span_processor_that_raises_harms_no_job(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str, errors: int
 ) -> None:
+    """At the end, it raises for `start QUEUE` and for `process QUEUE`; so the run's span has an end."""
     traces(monkeypatch, provider(Broken(place)))
     bench.deliver("k")
     assert present(bench).trace == {}
@@ -350,7 +351,7 @@ def test_a_span_processor_that_raises_harms_no_job(
     assert bench.state("k") is not None
     assert [settled for settled, _ in bench.adapter.settled] == ["d1"]
     lines: list[Any] = [record.msg for record in caplog.records if record.levelno == logging.ERROR]
-    assert [line["event"] for line in lines] == ["tracing_failed"]
+    assert [line["event"] for line in lines] == ["tracing_failed"] * errors
     assert lines[0]["explain"] == "steadyworker.tracing-failed"
 
 

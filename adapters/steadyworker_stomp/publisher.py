@@ -102,9 +102,9 @@ class StompPublisher:
             return [error] * len(messages)
         frames = [self._frame(message, connection.dialect) for message in messages]
         flights = [self._begin_flight() for _ in frames]
-        deadline = self._settings.clock.monotonic() + owed.ANSWER_WITHIN
         try:
             receipts = [connection.send(destination, body, headers) for _, destination, headers, body in frames]
+            deadline = self._settings.clock.monotonic() + owed.ANSWER_WITHIN  # a write has a limit of its own
             return [
                 self._confirmed(connection, receipt, queue, flight, deadline)
                 for receipt, flight, (queue, *_) in zip(receipts, flights, frames, strict=True)

@@ -34,11 +34,6 @@ class Retention(Struct, frozen=True):
     cancelled: float = 7 * DAY
     attempts: float = 7 * DAY
 
-    @property
-    def unconfirmed(self) -> float:
-        """The time for a `done` row whose settlement is not confirmed: `DONE`, or `done` if it is longer."""
-        return max(DONE, self.done)
-
 
 USUAL = Retention()
 """The times for a queue whose Worker is not known, for example in a command."""

@@ -73,6 +73,10 @@ class Retentions:
         """Return the times for a job."""
         return self._times.get((id.namespace, id.queue), retention.USUAL)
 
+    def unconfirmed(self, id: JobId) -> float:
+        """Return the time for a `done` row whose settlement is not confirmed: `DONE`, or the Worker's `done` if it is longer."""
+        return max(retention.DONE, self.of(id).done)
+
     def attempts(self) -> Iterator[Values]:
         """Yield, for each queue, the parameters of the statement that deletes old attempts."""
         for (namespace, queue), times in self._times.items():
@@ -176,8 +180,7 @@ def attempt_of(found: Sequence[Any]) -> Attempt:
 
 def kept_checkpoint(checkpoint: bytes | None) -> bytes | None:
     """Return a checkpoint as the row of an attempt has it: without secrets, because the row stays when the job goes on."""
-    shown = safe_checkpoint(checkpoint)
-    return None if shown is None else shown.encode()
+    return (safe_checkpoint(checkpoint) or "").encode() if checkpoint is not None else None
 
 
 def began_values(claim: Claimed, pid: int, version: str) -> Values:

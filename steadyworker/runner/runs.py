@@ -13,6 +13,7 @@ While the ledger does not respond, or the run is not trusted, the requests of th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 
 from tenacity import wait_random_exponential
@@ -43,6 +44,7 @@ from steadyworker.runner.turn import Granted, TurnWrites
 from steadyworker.runner.waits import Waits
 from steadyworker.slots.base import Ended, Slot
 from steadyworker.telemetry.run_span import begin_run
+from steadyworker.telemetry.traces import API
 
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30)
 """The waits between attempts to publish: full jitter, at most 30 s."""
@@ -135,9 +137,10 @@ class Runs:
         attempt = row.counters.attempts + 1
         why = "after a lost record" if row.id in self._unrecorded else report.why(before, lost=lost)
         self._unrecorded.discard(row.id)
-        facts: dict[str, str | int] = {"fence": row.fence, "attempt": attempt, "why": why}
-        system = self._deps.adapter.capabilities.system
-        run.span = begin_run(system, row.id.queue, envelope.delivery.headers, facts)
+        if API in sys.modules:  # the user's code traces this process, or could
+            facts: dict[str, str | int] = {"fence": row.fence, "attempt": attempt, "why": why}
+            system = self._deps.adapter.capabilities.system
+            run.span = begin_run(system, row.id.queue, envelope.delivery.headers, facts)
         slot.run(task_of(row, envelope, self._deps.spec, run.span))
         self._deps.emit(JobStarted(**about, attempt=attempt, why=why, redelivered_because=because))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
-from steadyworker.telemetry.traces import API, between_processes, errors_logged
+from steadyworker.telemetry.traces import between_processes, errors_logged
 from steadyworker.text.versions import version
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ def begin_run(system: str, queue: str, headers: Mapping[str, str], facts: Mappin
 
     `system` is the broker's name in traces, `headers` are those of the run's message, and `facts` describe the run.
     """
-    if API not in sys.modules:
-        return None
     with errors_logged():
         from opentelemetry import propagate, trace
         from opentelemetry.context import Context
@@ -52,7 +50,7 @@ def begin_run(system: str, queue: str, headers: Mapping[str, str], facts: Mappin
         sender = trace.get_current_span(sent).get_span_context()
         about = {"messaging.destination.name": queue} | {f"steadyworker.{name}": fact for name, fact in facts.items()}
         operation = {"messaging.operation.name": "process", "messaging.operation.type": "process"}
-        tracer = trace.get_tracer("steadyworker", version())
+        tracer = trace.get_tracer("steadyworker", _version())
         span = tracer.start_span(
             f"process {queue}",
             trace.set_span_in_context(trace.INVALID_SPAN, sent),  # a trace of its own: retries can go on for days
@@ -69,3 +67,9 @@ def begin_run(system: str, queue: str, headers: Mapping[str, str], facts: Mappin
                 between_processes().inject(ours, within)
             return RunSpan(span, ours)
     return None
+
+
+@cache
+def _version() -> str:
+    """Return the version; only the first run reads its file."""
+    return version()

@@ -323,7 +323,7 @@ class MemoryLedger(Ledger):
             return False
         job.reason = job.error_class = job.error_text = ""
         job.end_attempt(end, self._clock.wall())
-        job.end(State.DONE, self._clock.wall(), self._retentions.of(token.id).unconfirmed)
+        job.end(State.DONE, self._clock.wall(), self._retentions.unconfirmed(token.id))
         job.message = None
         return True
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-from functools import cache
 
 
-@cache
 def version(distribution: str = "steadyworker") -> str:
-    """Return the installed version, or "unknown" for a checkout that is not installed; only the first call reads files."""
+    """Return the installed version, or "unknown" for a checkout that is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

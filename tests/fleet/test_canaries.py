@@ -34,8 +34,6 @@ KEPT = {
     ("messages", "facts"),
     ("results", "value"),
     ("jobs", "checkpoint"),
-    ("attempts", "checkpoint_before"),
-    ("attempts", "checkpoint_after"),
 }
 """The columns that may have a secret, because they keep the user's own data; screens show none of it unredacted."""
 ENDS = {

@@ -304,7 +304,7 @@ class PostgresLedger(Ledger):
             ((drawn,),) = db.run(sql.DRAW_MANY, {"many": len(claims)}).fetchall()
             values = claims_values(claims, drawn, uids) | ends_values(ended) | self._lease | self._settled_values()
             values |= {"worker": self._worker, "pid": os.getpid(), "version": self._own_version()}
-            values["ended_keeps"] = [self._retentions.of(token.id).unconfirmed for token, _ in ended]
+            values["ended_keeps"] = [self._retentions.unconfirmed(token.id) for token, _ in ended]
             results = (
                 f"; {sql.ADD_RESULTS}" if any(end is not None and end.result is not None for _, end in ended) else ""
             )
@@ -377,7 +377,7 @@ class PostgresLedger(Ledger):
 
     @override
     def done(self, token: Token, end: Ending | None = None) -> bool:
-        values = {"keep_done": self._retentions.of(token.id).unconfirmed} | ending_values(end, storable)
+        values = {"keep_done": self._retentions.unconfirmed(token.id)} | ending_values(end, storable)
         if end is None or end.result is None:
             return self._write(sql.DONE, token, values)
         return self._write(sql.DONE_WITH_RESULT, token, values | {"result": end.result})

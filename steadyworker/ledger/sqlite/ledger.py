@@ -317,7 +317,7 @@ class SqliteLedger(Ledger):
     def _end(self, token: Token) -> tuple[Any, ...]:
         """Return the parameters of `DONE`."""
         now = self._clock.wall()
-        return (now, self._step(), now + self._retentions.of(token.id).unconfirmed, *self._run(token), token.owner)
+        return (now, self._step(), now + self._retentions.unconfirmed(token.id), *self._run(token), token.owner)
 
     @override
     def take_over(self, seen: Row, owner: str) -> Row | None:
