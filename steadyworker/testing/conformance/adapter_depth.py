@@ -100,8 +100,11 @@ class DepthPromises(AdapterBench):
             pytest.skip("this broker does not show messages without a delivery")
         for each in messages(3):
             one.publish(each)
-        for adapter, limit in ((one, 10), (two, 2), (two, 3), (one, 1)):
-            assert _keys(adapter.browse(limit)) == ["k-1", "k-2", "k-3"][:limit]
+        keys = ["k-1", "k-2", "k-3"]
+        # A broker with several queues can show a confirmed message a moment later.
+        Tape(self).until(lambda: _keys(one.browse(10)) == keys, "the three messages")
+        for adapter, limit in ((two, 2), (two, 3), (one, 1)):
+            assert _keys(adapter.browse(limit)) == keys[:limit]
         assert _keys(islice(one.browse(10), 1)) == ["k-1"], "a browse can end early"
         found = next(iter(one.browse(1)))
         assert isinstance(found, Browsed)
