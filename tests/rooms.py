@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 
 CORE = (
     "ledger", "runner", "slots", "service", "network", "programs", "telemetry", "system", "config", "backends", "text",
-    "cli", "testing",
+    "cli", "actions", "testing",
 )  # fmt: skip
-SIDE_HOUSES = ("exports", "diagnosis")
+SIDE_HOUSES = ("exports", "diagnosis", "dashboard", "pages")
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "the core": ("steadyworker/*.py", *(f"steadyworker/{room}/" for room in CORE)),
