@@ -305,7 +305,7 @@ class Client:
         name, queue = checked_key(key), job_queue(worker, self._options)
         links = self._connected()
         try:
-            place = links.found_job(queue, name)
+            place = links.found_job(queue, name, bind=False)
         except UnknownQueue as error:
             return JobStatus(name, JobState.UNKNOWN, reason=str(error))
         row = links.ledger().read(place.id)

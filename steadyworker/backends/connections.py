@@ -101,6 +101,7 @@ class Connections:
         self._adapters: dict[str, Adapter] = {}
         self._namespaces: dict[str, str] = {}
         self._shared: set[str] = set()
+        self._bound: set[str] = set()
         self._ledger: Ledger | None = None
         self._questions = ShortQuestions()
 
@@ -124,9 +125,11 @@ class Connections:
             return True
         return self.adapter(queue).exists() or queue.name in self._seen_queues(queue)
 
-    def namespace(self, queue: JobQueue) -> str:
+    def namespace(self, queue: JobQueue, *, bind: bool = True) -> str:
         """
         Return the namespace of this queue's jobs; the first call asks the broker for its identity.
+
+        With `bind`, the ledger binds the namespace to this broker after all checks; a caller that only reads needs no binding.
 
         Raises:
             UnknownQueue: `knows` returned False; the ledger has recorded nothing.
@@ -142,6 +145,9 @@ class Connections:
             known = self._namespaces.setdefault(queue.name, found)
         if queue.name not in self._shared:
             self._share(queue, known)
+        if bind and queue.name not in self._bound:
+            namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name)
+            self._bound.add(queue.name)
         return known
 
     def _found_namespace(self, queue: JobQueue) -> str:
@@ -151,7 +157,7 @@ class Connections:
             raise UnknownQueue(
                 f"Expected the name of a queue that the broker or the ledger has, got {queue.name!r}: {remedy}"
             )
-        return namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name)
+        return namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name, bind=False)
 
     def _share(self, queue: JobQueue, namespace: str) -> None:
         """
@@ -179,13 +185,13 @@ class Connections:
 
     def last_round(self, queue: JobQueue, key: str) -> int | None:
         """Return the last round of this key in the ledger, or None if there is no round; raise UnknownQueue for an unknown queue."""
-        return self.ledger().last_round(self.namespace(queue), queue.name, key)
+        return self.ledger().last_round(self.namespace(queue, bind=False), queue.name, key)
 
     def last_job(self, queue: JobQueue, key: str) -> JobId:
         """Return the id of this key's current job, the key's last round; raise UnknownQueue for an unknown queue."""
         return JobId(self.namespace(queue), queue.name, key, self.last_round(queue, key) or 0)
 
-    def found_job(self, queue: JobQueue, key: str) -> FoundJob:
+    def found_job(self, queue: JobQueue, key: str, *, bind: bool = True) -> FoundJob:
         """
         Return the id of this key's current job as `last_job` does, also while the broker is away.
 
@@ -198,9 +204,9 @@ class Connections:
         away = ""
         try:
             if queue.name in self._shared:
-                namespace = self.namespace(queue)
+                namespace = self.namespace(queue, bind=bind)
             else:
-                namespace = self.ask_soon(("namespace", queue.name), lambda: self.namespace(queue))
+                namespace = self.ask_soon(("namespace", queue.name), lambda: self.namespace(queue, bind=bind))
         except BrokerUnavailable as error:
             away, namespace = str(error), self._bound_namespace(queue, error)
         round_ = self.ledger().last_round(namespace, queue.name, key)

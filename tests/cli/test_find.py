@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from tests.brokers.rabbitmq import Vhost
@@ -82,6 +83,15 @@ def test_before_the_first_worker_the_queue_is_searched_all_the_same(shell: Shell
     assert done.code == 0
     assert done.lines[0].startswith("ledger: Expected the ledger sqlite:")
     assert done.lines[1].startswith("queue:  message 1 is this job's: ready")
+
+
+def test_a_question_with_another_namespace_leaves_nothing_in_the_ledger(shell: Shell, queues: Queues) -> None:
+    """The ledger kept the misspelt name for ever, and `queues` then reported a queue of a broker that is away."""
+    queues.job("k-1")
+    before = shell("queues", "--json").out
+    for verb in (("find", "app:Exports", "k-1"), ("dead", "list", "app:Exports"), ("dead", "show", "app:Exports")):
+        assert shell(*verb, "--namespace", "typo").code in (0, 1)
+    assert [each["namespace"] for each in shell("queues", "--json").records] == [json.loads(before)["namespace"]]
 
 
 def test_a_broker_that_shows_no_message_cannot_be_searched(shell: Shell, queues: Queues, vhost: Vhost) -> None:
