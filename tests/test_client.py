@@ -445,7 +445,9 @@ def test_a_question_to_a_mistyped_path_creates_no_broker(tmp_path: Path, to: Any
         for ask in (client.status, client.cancel, client.retry):
             with pytest.raises(BrokerUnavailable, match=missing):
                 ask(to, "k")
-        assert client.find(to, "k") == QueueSearch(None, 0, "")
+        why = f"there is no broker file at {tmp_path}/brokr.db: correct --broker, or send a first job"
+        stopped = f"The search has not read the whole queue: {why}."
+        assert client.find(to, "k") == QueueSearch(None, 0, stopped, 0)
         with pytest.raises(SendError, match=missing):
             client.send(Exports, Request("m"), again=True)
         assert [each.name for each in tmp_path.iterdir()] == ["state"]

@@ -29,6 +29,7 @@ from steadyworker.adapter import (
     Settled,
     Sink,
     Target,
+    Unbrowsed,
     check_size,
 )
 from steadyworker.errors import BrokerUnavailable, LettersHeld, PublishFailed, Unsettled
@@ -150,9 +151,9 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
             return store.depth(self._spec.queue, self._spec.dead_letter_queue, ids, consumers)
 
     @override
-    def browse(self, limit: int) -> Iterator[Browsed]:
+    def browse(self, limit: int) -> Iterator[Browsed | Unbrowsed]:
         if self._is_unmade:
-            return iter(())
+            return iter((Unbrowsed(f"there is no broker file at {self.path}: correct --broker, or send a first job"),))
         with closing(self._file.open()) as store:
             return iter(store.browse(self._spec.queue, (peer.id for peer in self._alive(store)), limit))
 

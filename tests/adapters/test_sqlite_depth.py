@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Browsed, Delivered, Delivery, Depth, QueueSpec, Settings, Signal
+from steadyworker.adapter import Browsed, Delivered, Delivery, Depth, QueueSpec, Settings, Signal, Unbrowsed
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.testing.clock import FakeClock
@@ -141,7 +141,8 @@ def test_other_queues_of_the_file_are_not_counted(path: Path, sender: SqliteAdap
 
 def test_depth_creates_no_file_and_reports_a_removed_one(path: Path, sender: SqliteAdapter) -> None:
     assert sender.depth() == EMPTY
-    assert list(sender.browse(5)) == []
+    why = f"there is no broker file at {path}: correct --broker, or send a first job"
+    assert list(sender.browse(5)) == [Unbrowsed(why)], "a misspelt path is no empty queue"
     assert list(path.parent.iterdir()) == []
     send(sender, "a")
     path.unlink()
