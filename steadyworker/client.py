@@ -495,7 +495,10 @@ def _check_body(adapter: Adapter, outgoing: OutgoingMessage) -> None:
 
 def _in_its_round(links: Connections, queue: JobQueue, job: NewJob[Any], outgoing: OutgoingMessage) -> OutgoingMessage:
     """Return the message, for the key's next round if the job runs again and the ledger has a record of the key."""
-    if not job.again or not links.knows(queue) or (last := links.last_round(queue, outgoing.headers[KEY])) is None:
+    if not job.again:
+        return outgoing
+    links.create_broker(queue)
+    if not links.knows(queue) or (last := links.last_round(queue, outgoing.headers[KEY])) is None:
         return outgoing
     return replace(outgoing, headers={**outgoing.headers, QUEUE: queue.name, ROUND: str(last + 1)})
 

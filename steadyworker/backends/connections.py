@@ -91,7 +91,7 @@ class Connections:
 
     Raises ConfigError for a URL that names no broker or ledger.
     No method creates a ledger; if the ledger does not exist, the methods that ask the ledger raise NoLedger.
-    No method creates a broker that is a file; only the `publish` of an adapter creates it.
+    No question creates a broker that is a file; only `create_broker` and the `publish` of an adapter create it.
     Each method can raise BrokerUnavailable or LedgerUnavailable.
     """
 
@@ -118,6 +118,16 @@ class Connections:
             if self._ledger is None:
                 self._ledger = open_ledger(self._options)
             return self._ledger
+
+    def create_broker(self, queue: JobQueue) -> None:
+        """Create the broker of this queue if it is a missing file; only a sender may call this, before its questions."""
+        if queue.name in self._namespaces or self.adapter(queue).exists():
+            return
+        creating = open_adapter_for(queue.opened_as, self._options)
+        try:
+            creating.identity()
+        finally:
+            creating.stop(_CLOSE_WITHIN)
 
     def knows(self, queue: JobQueue) -> bool:
         """Return True if the queue belongs to a Worker, or if the broker or the ledger has the queue; change nothing."""
