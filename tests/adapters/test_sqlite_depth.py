@@ -152,6 +152,24 @@ def test_depth_creates_no_file_and_reports_a_removed_one(path: Path, sender: Sql
     assert not path.exists()
 
 
+def test_a_question_leaves_an_empty_file_as_it_is(path: Path) -> None:
+    """The file can be a copy that has just begun, or another program's."""
+    path.touch()
+    asker = SqliteAdapter(path, SPEC, Settings(create=False))
+    try:
+        assert asker.depth() == EMPTY
+        assert (asker.exists(), asker.consumers(), asker.findings(SPEC)) == (False, 0, [])
+        with pytest.raises(BrokerUnavailable, match="no such file"):
+            asker.identity()
+        with pytest.raises(BrokerUnavailable, match="no such file"), asker.dead_letters():
+            pass
+        assert path.stat().st_size == 0
+        asker.publish(OutgoingMessage(Target.WORK, b"", {}))
+        assert asker.exists()
+    finally:
+        asker.stop(5)
+
+
 def test_a_large_queue_is_counted_by_its_index(path: Path, sender: SqliteAdapter) -> None:
     """The plan of the counts has no scan of the table of messages, whose pages hold the bodies."""
     send(sender, "a")
