@@ -93,7 +93,7 @@ def _recorded(status: JobStatus | None) -> str:
 def _searched(search: QueueSearch) -> str:
     if search.found is None:
         stopped = printable(redact(search.stopped))
-        if stopped and not search.messages_read:
+        if search.failed and not search.messages_read:
             return f"Not searched. {stopped}"
         read = count_text(search.messages_read, "message")
         if search.messages is not None:
