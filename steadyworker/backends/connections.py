@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -222,7 +222,7 @@ class Connections:
         round_ = self.ledger().last_round(namespace, queue.name, key)
         return FoundJob(JobId(namespace, queue.name, key, round_ or 0), away)
 
-    def ask_soon(self, about: Hashable, question: Callable[[], Answer]) -> Answer:
+    def ask_soon(self, about: tuple[str, ...], question: Callable[[], Answer]) -> Answer:
         """Ask the broker a question, as `ShortQuestions.ask` does; raise BrokerUnavailable without an answer within seconds."""
         return self._questions.ask(about, question)
 
