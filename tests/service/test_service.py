@@ -240,7 +240,7 @@ def monitored(
     hurries: list[int] = [] if hurried is None else hurried
     clock, lines = FakeClock(), list[tuple[int, str, str]]()
     unready: set[str] = changes[0]
-    cause = ""
+    cause, second = "", 0
     runner = DeadRunner()
     extra: Any = runner
     extra.not_ready = lambda: dict.fromkeys(unready, Cause("why", cause))
