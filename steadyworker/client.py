@@ -127,12 +127,14 @@ class QueueSearch:
         stopped: The reason why the search has not read the whole queue; empty after a whole search, or if it found the message.
         messages: If the search has not read the whole queue, the number of messages that wait in the queue now.
             Otherwise, or if the broker does not report this number, None.
+        failed: True if the broker did not show its messages, or stopped showing them; `stopped` then has the reason.
     """
 
     found: Browsed | None
     messages_read: int
     stopped: str
     messages: int | None = None
+    failed: bool = False
 
 
 class Client:
@@ -305,13 +307,13 @@ class Client:
         name, queue = checked_key(key), job_queue(worker, self._options)
         links = self._connected()
         try:
-            place = links.found_job(queue, name)
+            place = links.found_job(queue, name, bind=False)
         except UnknownQueue as error:
             return JobStatus(name, JobState.UNKNOWN, reason=str(error))
         row = links.ledger().read(place.id)
         if row is None:
             search = (
-                QueueSearch(None, 0, place.away)
+                QueueSearch(None, 0, place.away, failed=True)
                 if place.away
                 else _search(links, queue, name, READ_AT_MOST, brief=True)
             )
@@ -495,7 +497,10 @@ def _check_body(adapter: Adapter, outgoing: OutgoingMessage) -> None:
 
 def _in_its_round(links: Connections, queue: JobQueue, job: NewJob[Any], outgoing: OutgoingMessage) -> OutgoingMessage:
     """Return the message, for the key's next round if the job runs again and the ledger has a record of the key."""
-    if not job.again or not links.knows(queue) or (last := links.last_round(queue, outgoing.headers[KEY])) is None:
+    if not job.again:
+        return outgoing
+    links.create_broker(queue)
+    if not links.knows(queue) or (last := links.last_round(queue, outgoing.headers[KEY])) is None:
         return outgoing
     return replace(outgoing, headers={**outgoing.headers, QUEUE: queue.name, ROUND: str(last + 1)})
 
@@ -525,7 +530,8 @@ def _search(links: Connections, queue: JobQueue, key: str, limit: int, *, brief:
     """Search a queue, and count its messages if the search has not read all of them; a `brief` search has a short time for each."""
     adapter = links.adapter(queue)
     if not isinstance(adapter, Browses):
-        return QueueSearch(None, 0, "This broker cannot show the messages of a queue without delivering them.")
+        why = "This broker cannot show the messages of a queue without delivering them."
+        return QueueSearch(None, 0, why, failed=True)
 
     def ask(what: str, question: Callable[[], Answer]) -> Answer:
         return links.ask_soon((what, queue.name, key), question) if brief else question()
@@ -533,7 +539,7 @@ def _search(links: Connections, queue: JobQueue, key: str, limit: int, *, brief:
     try:
         search = ask("search", lambda: _browsed(adapter, queue, key, limit))
     except BrokerUnavailable as error:
-        return QueueSearch(None, 0, str(error))
+        return QueueSearch(None, 0, str(error), failed=True)
     if not search.stopped:
         return search
     try:
@@ -560,7 +566,7 @@ def _browsed(adapter: Browses, queue: JobQueue, key: str, limit: int) -> QueueSe
                 if (name := key_of(seen, queue.key_header)) is not None and normal_key(name) == key:
                     return QueueSearch(each, messages_read, "")
     except BrokerUnavailable as error:
-        return QueueSearch(None, messages_read, str(error))
+        return QueueSearch(None, messages_read, str(error), failed=True)
     stopped = f"The search has not read the whole queue: {'; '.join(unread)}." if unread else ""
     return QueueSearch(None, messages_read, stopped)
 

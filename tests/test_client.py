@@ -218,6 +218,13 @@ class TestAgain:
             client.send(Exports, Request("m"), key="k", again=True)
         assert "sw-round" not in place.received("exports", 1)[0].headers
 
+    @pytest.mark.parametrize("to", ["exports", Exports])
+    def test_creates_a_missing_broker_file_as_any_other_send(self, place: Place, tmp_path: Path, to: Any) -> None:
+        new = Place(replace(place.options, broker=f"sqlite:{tmp_path}/new.db"))
+        with new.client() as client:
+            assert client.send(to, {"merchant": "m"} if to == "exports" else Request("m"), key="k", again=True) == "k"
+        assert [each.headers["sw-job-key"] for each in new.received("exports", 1)] == ["k"]
+
     def test_is_one_round_further_than_the_last(self, place: Place) -> None:
         place.run("exports", "k", lambda ledger, row: ledger.done(row.token))
         with place.client() as client:
@@ -445,9 +452,9 @@ def test_a_question_to_a_mistyped_path_creates_no_broker(tmp_path: Path, to: Any
         for ask in (client.status, client.cancel, client.retry):
             with pytest.raises(BrokerUnavailable, match=missing):
                 ask(to, "k")
-        assert client.find(to, "k") == QueueSearch(None, 0, "")
-        with pytest.raises(SendError, match=missing):
-            client.send(Exports, Request("m"), again=True)
+        why = f"there is no broker file at {tmp_path}/brokr.db: correct --broker, or send a first job"
+        stopped = f"The search has not read the whole queue: {why}."
+        assert client.find(to, "k") == QueueSearch(None, 0, stopped, 0)
         assert [each.name for each in tmp_path.iterdir()] == ["state"]
         client.send(to, Request("m"), key="k")
         assert client.status(to, "k").state is JobState.QUEUED

@@ -91,6 +91,18 @@ def test_a_namespace_that_any_of_several_brokers_could_have_belongs_to_the_first
     assert place.namespace("rabbit@a:/", "prod:/") == "prod:/"
 
 
+def test_a_question_compares_the_namespace_and_binds_nothing(place: Place) -> None:
+    def asked(identity: str, namespace: str) -> str:
+        return namespace_of(
+            cast(Adapter, Broker(identity)), place.options(namespace), place.ledger, "exports", bind=False
+        )
+
+    assert asked(NEW, "shop-b") == "shop-b"
+    assert place.ledger.bindings() == [(OLD, "exports")]
+    with pytest.raises(ConfigError, match="belong since their first use"):
+        asked("third:/other", OLD)
+
+
 def test_another_broker_has_a_namespace_of_its_own(place: Place) -> None:
     assert place.namespace(NEW, "shop-b") == "shop-b"
     assert "belong since their first use" in place.refused("third:/", "shop-b")

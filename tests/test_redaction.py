@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from steadyworker.clock import SystemClock
-from steadyworker.text.redaction import _SECRET_NAME, is_secret_name, may_hold_secret, redact
+from steadyworker.text.redaction import _SECRET_NAME, is_secret_name, may_hold_secret, redact, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -244,3 +246,19 @@ def test_what_cannot_hold_a_secret_needs_no_second_look(text: str) -> None:
     if not may_hold_secret(text):
         assert redact(text) == text
         assert _SECRET_NAME.compiled.search(text) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"amqp://joe:hunter2@host/": 1}, {"amqp://joe:***@host/": 1}),
+        (["--password", "hunter2", "--verbose"], ["--password", "***", "--verbose"]),
+        (["curl", "-u", "joe:hunter2", {"page": 7}, 5], ["curl", "-u", "joe:***", {"page": 7}, 5]),
+        ({"argv": ["run", "--api-key", 'hünter"2']}, {"argv": ["run", "--api-key", "***"]}),
+        (["-----BEGIN PRIVATE KEY-----", "hunter2"], ["***"]),
+        (["page", "ü", None, ["token: hunter2", 7]], ["page", "ü", None, ["token: ***", 7]]),
+    ],
+)
+def test_json_data_has_no_secret_that_its_text_has_not(data: Any, expected: Any) -> None:
+    assert without_secrets(data) == expected
+    assert without_secrets(expected) == expected

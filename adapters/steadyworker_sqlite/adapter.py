@@ -29,6 +29,7 @@ from steadyworker.adapter import (
     Settled,
     Sink,
     Target,
+    Unbrowsed,
     check_size,
 )
 from steadyworker.errors import BrokerUnavailable, LettersHeld, PublishFailed, Unsettled
@@ -40,7 +41,7 @@ from steadyworker_sqlite.errors import Unusable, translated
 from steadyworker_sqlite.presence import Presence, is_consuming, is_gone
 from steadyworker_sqlite.publisher import SqlitePublisher
 from steadyworker_sqlite.session import SILENCE, evict_the_gone
-from steadyworker_sqlite.store import FIRST, BrokerFile, NewMessage, Peer, Store
+from steadyworker_sqlite.store import FIRST, BrokerFile, NewMessage, Peer, Store, is_missing
 from steadyworker_sqlite.topology import HEADER_BYTES, place_findings
 
 _finding = FindingTexts("steadyworker_sqlite")
@@ -130,7 +131,7 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
 
     @override
     def exists(self) -> bool:
-        return self.path.exists() and self._publisher.ask(lambda store: store.has_queue(self._spec.queue))
+        return not is_missing(self.path) and self._publisher.ask(lambda store: store.has_queue(self._spec.queue))
 
     @override
     def consumers(self) -> int:
@@ -150,16 +151,16 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
             return store.depth(self._spec.queue, self._spec.dead_letter_queue, ids, consumers)
 
     @override
-    def browse(self, limit: int) -> Iterator[Browsed]:
+    def browse(self, limit: int) -> Iterator[Browsed | Unbrowsed]:
         if self._is_unmade:
-            return iter(())
+            return iter((Unbrowsed(f"there is no broker file at {self.path}: correct --broker, or send a first job"),))
         with closing(self._file.open()) as store:
             return iter(store.browse(self._spec.queue, (peer.id for peer in self._alive(store)), limit))
 
     @property
     def _is_unmade(self) -> bool:
-        """True if the file was not created yet; False if it was removed."""
-        return not self.path.exists() and self._file.loss() is None
+        """True if the file was not created yet; False if it was removed or emptied."""
+        return is_missing(self.path) and self._file.loss() is None
 
     def _alive(self, store: Store) -> list[Peer]:
         silent_since = self._settings.clock.boottime() - self._silence
@@ -176,7 +177,7 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
             return wrong
         if (loss := self._file.loss()) is not None:
             return [_finding("embedded.file-replaced", path=self.path, loss=loss, remedy=self._file.remedy)]
-        if not self.path.exists():
+        if is_missing(self.path):
             return [] if self._declares else [_finding("embedded.missing-file", path=self.path)]
         try:
             store = Store(self.path, self._settings.clock, create=False)

@@ -212,6 +212,11 @@ class BrokerFile:
         )
 
 
+def is_missing(path: Path) -> bool:
+    """Return whether there is no broker file, or only an empty one, which no question may fill with tables."""
+    return not path.exists() or not path.stat().st_size
+
+
 class Store:
     """
     One connection to the broker file.
@@ -230,7 +235,7 @@ class Store:
             if create:
                 make_private_folder(path.parent)
                 make_private_file(path)
-            elif not path.exists():
+            elif is_missing(path):
                 raise FileNotFoundError(None, "no such file: start a worker, or send a message, to create it")
             where = f"file:{quote(str(path))}?mode=rw"  # never creates a file
             self._db = sqlite3.connect(

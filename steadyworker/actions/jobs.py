@@ -70,7 +70,7 @@ class JobActions(QueueActions):
 
         Raises the errors of `ids`.
         """
-        wanted = JobFilter(self._links.namespace(self._queue), self._queue.name, UNFINISHED)
+        wanted = JobFilter(self._links.namespace(self._queue, bind=False), self._queue.name, UNFINISHED)
         return [row for row, progress in self._ledger.jobs(wanted) if choice.fits(row, progress)]
 
     def cancel(self, ids: Sequence[JobId], reason: str, each: Each = no_report) -> ActionReport:

@@ -52,13 +52,17 @@ class LetterChoice:
 class LetterActions(QueueActions):
     """The actions on the dead letters of one queue."""
 
-    def opened(self) -> DeadLetterQueue:
-        """Return the dead letters of the queue; raise UnknownQueue, ConfigError, BrokerUnavailable and LedgerUnavailable."""
+    def opened(self, *, bind: bool = True) -> DeadLetterQueue:
+        """
+        Return the dead letters of the queue; a caller that only reads needs no `bind`, as in `Connections.namespace`.
+
+        Raises UnknownQueue, ConfigError, BrokerUnavailable and LedgerUnavailable.
+        """
         queue = self._queue
         return DeadLetterQueue(
             self._links.adapter(queue).dead_letters,
             self._links.ledger(),
-            self._links.namespace(queue),
+            self._links.namespace(queue, bind=bind),
             queue.name,
             key_header=queue.key_header,
             keep_message=None if isinstance(queue.opened_as, str) else queue.opened_as.keep_message,

@@ -46,13 +46,13 @@ class PauseActions(QueueActions):
 
     def resume(self) -> OnQueue:
         """End the pause of the queue."""
-        if not self._links.ledger().facts.resume(self._links.namespace(self._queue), self._queue.name):
+        if not self._links.ledger().facts.resume(self._links.namespace(self._queue, bind=False), self._queue.name):
             return OnQueue(changed=False)
         return OnQueue(changed=True, unlogged=self._record("resume"))
 
     def present(self) -> Pause | None:
         """Return the pause of the queue, or None if it is not paused."""
-        here = self._links.namespace(self._queue), self._queue.name
+        here = self._links.namespace(self._queue, bind=False), self._queue.name
         return next(
             (each for each in self._links.ledger().facts.pauses() if (each.namespace, each.queue) == here), None
         )
@@ -60,7 +60,7 @@ class PauseActions(QueueActions):
     def check_purge(self) -> None:
         """Raise SteadyWorkerError if the adapter of this broker cannot purge a queue; change nothing."""
         self._purger()
-        self._links.namespace(self._queue)
+        self._links.namespace(self._queue, bind=False)
 
     def purge(self) -> OnQueue:
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -91,7 +91,7 @@ class Connections:
 
     Raises ConfigError for a URL that names no broker or ledger.
     No method creates a ledger; if the ledger does not exist, the methods that ask the ledger raise NoLedger.
-    No method creates a broker that is a file; only the `publish` of an adapter creates it.
+    No question creates a broker that is a file; only `create_broker` and the `publish` of an adapter create it.
     Each method can raise BrokerUnavailable or LedgerUnavailable.
     """
 
@@ -101,6 +101,7 @@ class Connections:
         self._adapters: dict[str, Adapter] = {}
         self._namespaces: dict[str, str] = {}
         self._shared: set[str] = set()
+        self._bound: set[str] = set()
         self._ledger: Ledger | None = None
         self._questions = ShortQuestions()
 
@@ -118,15 +119,27 @@ class Connections:
                 self._ledger = open_ledger(self._options)
             return self._ledger
 
+    def create_broker(self, queue: JobQueue) -> None:
+        """Create the broker of this queue if it is a missing file; only a sender may call this, before its questions."""
+        if queue.name in self._namespaces or self.adapter(queue).exists():
+            return
+        creating = open_adapter_for(queue.opened_as, self._options)
+        try:
+            creating.identity()
+        finally:
+            creating.stop(_CLOSE_WITHIN)
+
     def knows(self, queue: JobQueue) -> bool:
         """Return True if the queue belongs to a Worker, or if the broker or the ledger has the queue; change nothing."""
         if not isinstance(queue.opened_as, str) or queue.name in self._namespaces:
             return True
         return self.adapter(queue).exists() or queue.name in self._seen_queues(queue)
 
-    def namespace(self, queue: JobQueue) -> str:
+    def namespace(self, queue: JobQueue, *, bind: bool = True) -> str:
         """
         Return the namespace of this queue's jobs; the first call asks the broker for its identity.
+
+        With `bind`, the ledger binds the namespace to this broker after all checks; a caller that only reads needs no binding.
 
         Raises:
             UnknownQueue: `knows` returned False; the ledger has recorded nothing.
@@ -142,6 +155,9 @@ class Connections:
             known = self._namespaces.setdefault(queue.name, found)
         if queue.name not in self._shared:
             self._share(queue, known)
+        if bind and queue.name not in self._bound:
+            namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name)
+            self._bound.add(queue.name)
         return known
 
     def _found_namespace(self, queue: JobQueue) -> str:
@@ -151,7 +167,7 @@ class Connections:
             raise UnknownQueue(
                 f"Expected the name of a queue that the broker or the ledger has, got {queue.name!r}: {remedy}"
             )
-        return namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name)
+        return namespace_of(self.adapter(queue), self._options, self.ledger(), queue.name, bind=False)
 
     def _share(self, queue: JobQueue, namespace: str) -> None:
         """
@@ -179,13 +195,13 @@ class Connections:
 
     def last_round(self, queue: JobQueue, key: str) -> int | None:
         """Return the last round of this key in the ledger, or None if there is no round; raise UnknownQueue for an unknown queue."""
-        return self.ledger().last_round(self.namespace(queue), queue.name, key)
+        return self.ledger().last_round(self.namespace(queue, bind=False), queue.name, key)
 
     def last_job(self, queue: JobQueue, key: str) -> JobId:
         """Return the id of this key's current job, the key's last round; raise UnknownQueue for an unknown queue."""
         return JobId(self.namespace(queue), queue.name, key, self.last_round(queue, key) or 0)
 
-    def found_job(self, queue: JobQueue, key: str) -> FoundJob:
+    def found_job(self, queue: JobQueue, key: str, *, bind: bool = True) -> FoundJob:
         """
         Return the id of this key's current job as `last_job` does, also while the broker is away.
 
@@ -198,15 +214,15 @@ class Connections:
         away = ""
         try:
             if queue.name in self._shared:
-                namespace = self.namespace(queue)
+                namespace = self.namespace(queue, bind=bind)
             else:
-                namespace = self.ask_soon(("namespace", queue.name), lambda: self.namespace(queue))
+                namespace = self.ask_soon(("namespace", queue.name), lambda: self.namespace(queue, bind=bind))
         except BrokerUnavailable as error:
             away, namespace = str(error), self._bound_namespace(queue, error)
         round_ = self.ledger().last_round(namespace, queue.name, key)
         return FoundJob(JobId(namespace, queue.name, key, round_ or 0), away)
 
-    def ask_soon(self, about: Hashable, question: Callable[[], Answer]) -> Answer:
+    def ask_soon(self, about: tuple[str, ...], question: Callable[[], Answer]) -> Answer:
         """Ask the broker a question, as `ShortQuestions.ask` does; raise BrokerUnavailable without an answer within seconds."""
         return self._questions.ask(about, question)
 

@@ -125,11 +125,11 @@ def open_adapter_for(spec: WorkerSpec | str, options: Options, *, create: bool =
     return registry.open_adapter(options.fresh("broker"), wanted, settings)
 
 
-def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> str:
+def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str, *, bind: bool = True) -> str:
     """
     Return the namespace of a queue's jobs: the option `namespace` if it is set, otherwise the broker's identity.
 
-    The ledger binds namespace and queue to the first broker that uses them.
+    With `bind`, the ledger binds namespace and queue to the first broker that uses them; a question needs no binding.
     If worker processes under the broker's former name still live, this call binds the new name to the former name.
     So this call refuses the new name even after the end of these processes, because their records belong to the former name.
     With `--namespace`, an operator can set the former name, to state that this is still the same broker.
@@ -144,7 +144,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
     identity, namespace = adapter.identity(), options.namespace
     if namespace is None:
         former = former_identity(adapter, options, ledger, queue_name) or identity
-        bound = ledger.bind(identity, queue_name, former)
+        bound = _bound(ledger, identity, queue_name, former, bind=bind)
         if not identity == former == bound:
             raise _refused(_renamed(former if former != identity else bound, adapter, queue_name))
         return identity
@@ -152,7 +152,7 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
         raise _refused(finding)
     is_listed = _is_listed(adapter, namespace)
     expected = namespace if is_listed else identity
-    bound = ledger.bind(namespace, queue_name, expected)
+    bound = _bound(ledger, namespace, queue_name, expected, bind=bind)
     is_same = bound == expected or (bound == namespace and _may_have_been(adapter, bound))
     # Without --namespace, this code refused this list, because a former list had another port of the same host.
     # The refusal bound this list to the former list; with --namespace, the operator now states that the lists are two brokers.
@@ -164,6 +164,13 @@ def namespace_of(adapter: Adapter, options: Options, ledger: Ledger, queue_name:
         )
         raise ConfigError(msg, id="check.other-broker")
     return namespace
+
+
+def _bound(ledger: Ledger, namespace: str, queue_name: str, expected: str, *, bind: bool) -> str:
+    """Return the broker to which namespace and queue are bound; without `bind`, a pair without a broker stays unbound."""
+    if not bind and (namespace, queue_name) not in ledger.bindings():
+        return expected
+    return ledger.bind(namespace, queue_name, expected)
 
 
 def name_findings(adapter: Adapter, options: Options, ledger: Ledger, queue_name: str) -> Iterator[Finding]:

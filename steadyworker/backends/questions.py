@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from steadyworker.clock import SystemClock
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.units import count_text
 
@@ -15,6 +16,9 @@ WITHIN = 5.0
 
 _MOST_LATE = 32
 """The largest number of late questions; each has a thread."""
+
+_MOST_LATE_OF_ONE_KIND = 4
+"""The largest number of late questions of one kind about one queue, so that they leave room for other questions."""
 
 Answer = TypeVar("Answer")
 
@@ -30,11 +34,14 @@ class ShortQuestions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: list[threading.Thread] = []
-        self._late: dict[threading.Thread, Hashable] = {}
+        self._late: dict[threading.Thread, tuple[str, ...]] = {}
 
-    def ask(self, about: Hashable, question: Callable[[], Answer]) -> Answer:
+    def ask(self, about: tuple[str, ...], question: Callable[[], Answer]) -> Answer:
         """
-        Return the answer to a question, or raise its error; two questions `about` the same are the same question.
+        Return the answer to a question, or raise its error.
+
+        `about` is the question's kind, its queue, and what else it is about.
+        Two questions `about` the same are the same question.
 
         Raises BrokerUnavailable if there is no answer in time; the question itself goes on, and its answer is ignored.
         """
@@ -45,6 +52,9 @@ class ShortQuestions:
             self._late = {each: late for each, late in self._late.items() if each.is_alive()}
             if about in self._late.values():
                 raise _unavailable("none yet to the same question of before")
+            like = sum(late[:2] == about[:2] for late in self._late.values())
+            if like >= _MOST_LATE_OF_ONE_KIND:
+                raise _unavailable(f"none yet to {count_text(like, 'earlier question')} of this kind")
             if len(self._late) >= _MOST_LATE:
                 raise _unavailable(f"none yet to {count_text(len(self._late), 'earlier question')}")
             try:
@@ -65,11 +75,13 @@ class ShortQuestions:
             raise _unavailable("none") from error
 
     def close(self, within: float) -> None:
-        """Wait until the threads have ended, for at most `within` seconds for each; the caller has stopped the adapters."""
+        """Wait until the threads have ended, for at most `within` seconds in all; the caller has stopped the adapters."""
+        clock = SystemClock()
+        end = clock.monotonic() + within
         with self._lock:
             asked, self._asked = self._asked, []
         for thread in asked:
-            thread.join(within)
+            thread.join(max(0.0, end - clock.monotonic()))
 
 
 def _run(question: Callable[[], Answer], answer: Future[Answer]) -> None:

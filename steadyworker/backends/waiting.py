@@ -104,7 +104,10 @@ def unexplained_now(
     if not found:
         return found
     within = measured.age + ENDED_WITHIN
-    died = [each for each in owners if each not in living and each.seen_ago <= within]
+    gone = [each for each in owners if each not in living and each.seen_ago <= within]
+    died = {
+        (each.host, each.queues): each for each in gone
+    }.values()  # in a crash loop, each one replaces the one before
     registered = {each.owner for each in owners}
     stopped = sum(
         event.event == "draining" and event.queue == measured.queue and event.owner not in registered

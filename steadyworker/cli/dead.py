@@ -275,9 +275,10 @@ def _opened(target: str, options: Options) -> Iterator[DeadLetterQueue]:
     queue = job_queue(worker_or_queue(target), options)
     with Connections(options) as links:
         check_known(links, queue)
-        yield LetterActions(links, queue).opened()
+        yield LetterActions(links, queue).opened(bind=False)
         with suppress(LedgerUnavailable):
-            for text in pause_texts(links.ledger(), SystemClock().wall(), links.namespace(queue), queue.name):
+            namespace = links.namespace(queue, bind=False)
+            for text in pause_texts(links.ledger(), SystemClock().wall(), namespace, queue.name):
                 echo(text, err=True)
 
 

@@ -22,6 +22,7 @@ from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 from steadyworker.worker import Worker
 
+_MOST = 1 << 31
 _NOT_IN_LEDGER = (JobState.QUEUED, JobState.DELAYED, JobState.UNKNOWN)
 
 
@@ -36,7 +37,7 @@ Examples:
 @key_argument
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, _MOST),
     default=READ_AT_MOST,
     show_default=True,
     metavar="N",
@@ -93,7 +94,7 @@ def _recorded(status: JobStatus | None) -> str:
 def _searched(search: QueueSearch) -> str:
     if search.found is None:
         stopped = printable(redact(search.stopped))
-        if stopped and not search.messages_read:
+        if search.failed and not search.messages_read:
             return f"Not searched. {stopped}"
         read = count_text(search.messages_read, "message")
         if search.messages is not None:

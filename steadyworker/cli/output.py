@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR
 from itertools import chain, islice
@@ -56,6 +57,7 @@ class Column:
 
 _UNPRINTABLE = re.compile(r"[^ -~]+")
 _BLOCK = 500
+_DEEPEST = 100  # levels of JSON data, far below the limit of Python for a recursion
 """The number of rows that are printed together, so that a million rows need neither a million writes nor their memory."""
 
 
@@ -89,13 +91,24 @@ def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def json_or_text(data: bytes | None) -> Any:
-    """Return the data of a JSON text, or the text itself if it is no JSON; None for None."""
+    """Return the data of a JSON text, or the text itself if it is no JSON, or is nested too deep; None for None."""
     if data is None:
         return None
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return data.decode(errors="backslashreplace")
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        value = msgspec.json.decode(data)
+        if not _is_deep(value):
+            return value
+    return data.decode(errors="backslashreplace")
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether data is nested so deep that a recursion through it can fail."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        nested = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        if not (level := [inner for each in nested for inner in each]):
+            return False
+    return True
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -145,8 +145,10 @@ def cells(worker: WorkerNow, now: float) -> list[str]:
     lives = worker.liveness is not Liveness.GONE
     slots, busy, links = "?", str(worker.runs), "?"
     if report is not None:
-        slots = str(sum(queue.slots for queue in report.queues.values()))
-        busy = str(sum(queue.busy for queue in report.queues.values()))
+        all_slots = sum(queue.slots for queue in report.queues.values())
+        slots = str(all_slots)
+        # A job can have begun after the report, which is as old as the last renewal.
+        busy = str(max(sum(queue.busy for queue in report.queues.values()), min(worker.runs, all_slots)))
         connected = all(queue.connected for queue in report.queues.values())
         links = "–" if report.starting else "up" if connected else "lost"
     return [

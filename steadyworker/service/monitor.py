@@ -103,6 +103,7 @@ class Monitor:
         """By part, the id of a newer explanation that is not logged yet, and the time since which it holds."""
         self._started_at = -_STARTS_WITHIN
         self._since_start: set[str] | None = None
+        self._was_ready = False
         self._stopping = False
         self._checked_at = self._fed_at = -_EXTEND_BY
         self._turned_at = clock.monotonic()
@@ -125,7 +126,7 @@ class Monitor:
 
     def begin(self, assembly: Assembly) -> None:
         """Start to watch the parts of this assembly."""
-        self._started_at, self._since_start = self._clock.monotonic(), None
+        self._started_at, self._since_start, self._was_ready = self._clock.monotonic(), None, False
         parts = [
             Part("keeper", lambda: assembly.keeper.last_turn, self._times.renew * 2 + self._times.call_timeout * 2)
         ]
@@ -162,6 +163,9 @@ class Monitor:
         )
         before, self._unready = self._unready, unready
         self._log_changes(now, before, unready)
+        if not (unready or self._was_ready):
+            self._was_ready = True
+            assembly.keeper.hurry()  # so that people soon see that the process has started
         if not self.stuck:
             self._feed(now)
         if self._notifier.listening:

@@ -9,6 +9,7 @@ In doubt, `redact` removes too much: of the text between `://` and the last `@`,
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -192,12 +193,29 @@ def is_secret_name(name: str) -> bool:
 
 
 def without_secrets(value: Any) -> Any:
-    """Return JSON data without the secrets in its texts, and without the values of names such as `password`."""
+    """Return JSON data without the secrets in its names and texts, and without the values of names such as `password`."""
     if isinstance(value, Mapping):
-        return {name: REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()}
+        return {
+            redact(name): REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()
+        }
     if isinstance(value, list):
-        return [without_secrets(inner) for inner in value]
+        return _redacted_items([without_secrets(inner) for inner in value])
     return redact(value) if isinstance(value, str) else value
+
+
+def _redacted_items(items: list[Any]) -> list[Any]:
+    """Return a list without the secrets that only an earlier item shows, such as the word after `--password`."""
+    texts = [item if isinstance(item, str) else None for item in items]
+    text = json.dumps(texts, ensure_ascii=False)
+    if (redacted := redact(text)) == text:
+        return items
+    try:
+        found = json.loads(redacted)
+    except ValueError:
+        found = []
+    if len(found) != len(items):
+        return [REDACTED]  # a secret in the text of the list has no clear end
+    return [new if isinstance(item, str) else item for item, new in zip(items, found, strict=True)]
 
 
 def _redacted_word(match: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.adapter import Browsed, Delivered, Delivery, Depth, QueueSpec, Settings, Signal
+from steadyworker.adapter import Browsed, Delivered, Delivery, Depth, QueueSpec, Settings, Signal, Unbrowsed
 from steadyworker.delivery import KEY, OutgoingMessage, Settle, Target
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.testing.clock import FakeClock
@@ -54,6 +54,13 @@ def send(adapter: SqliteAdapter, key: str, to: Target = Target.WORK, delay: floa
     adapter.publish(OutgoingMessage(to, b"{}", {KEY: key}, delay, message_id=key))
 
 
+def browsed(adapter: SqliteAdapter) -> list[Browsed]:
+    found = list(adapter.browse(5))
+    messages = [each for each in found if isinstance(each, Browsed)]
+    assert found == messages
+    return messages
+
+
 def numbers(depth: Depth) -> tuple[int | None, ...]:
     return depth.ready, depth.delayed, depth.unacked, depth.dead, depth.consumers
 
@@ -93,7 +100,7 @@ def test_the_messages_of_a_dead_consumer_are_ready(
         db.execute("UPDATE consumers SET presence = 'of-a-killed-process'")
         before = db.execute("SELECT seq, consumer, count FROM deliveries").fetchall()
         assert numbers(sender.depth()) == (1, 0, 0, 0, 0)
-        assert [each.message_id for each in sender.browse(5)] == ["a"]
+        assert [each.message_id for each in browsed(sender)] == ["a"]
         assert db.execute("SELECT seq, consumer, count FROM deliveries").fetchall() == before
 
 
@@ -111,7 +118,7 @@ def test_times_are_right_while_messages_wait(path: Path) -> None:
     assert found.next_due == pytest.approx(sent_at + 100)
     assert found.oldest_age == pytest.approx(10)
     assert numbers(found) == (1, 1, 0, 0, 0)
-    soon, late = adapter.browse(5)
+    soon, late = browsed(adapter)
     assert soon == Browsed({KEY: "soon"}, "soon", sent_at)
     assert late.due == pytest.approx(sent_at + 100)
     assert replace(late, due=None) == Browsed({KEY: "late"}, "late", sent_at)
@@ -126,7 +133,7 @@ def test_a_held_message_is_not_browsed(
         send(sender, key)
     adapter.prefetch(1)
     eventually(lambda: deliveries)
-    assert [each.headers[KEY] for each in sender.browse(5)] == ["b", "c"]
+    assert [each.headers[KEY] for each in browsed(sender)] == ["b", "c"]
 
 
 def test_other_queues_of_the_file_are_not_counted(path: Path, sender: SqliteAdapter) -> None:
@@ -135,13 +142,14 @@ def test_other_queues_of_the_file_are_not_counted(path: Path, sender: SqliteAdap
     send(other, "b")
     send(other, "c", Target.DEAD)
     assert numbers(sender.depth()) == (1, 0, 0, 1, 0)
-    assert [each.headers[KEY] for each in sender.browse(5)] == ["a"]
+    assert [each.headers[KEY] for each in browsed(sender)] == ["a"]
     other.stop(5)
 
 
 def test_depth_creates_no_file_and_reports_a_removed_one(path: Path, sender: SqliteAdapter) -> None:
     assert sender.depth() == EMPTY
-    assert list(sender.browse(5)) == []
+    why = f"there is no broker file at {path}: correct --broker, or send a first job"
+    assert list(sender.browse(5)) == [Unbrowsed(why)], "a misspelt path is no empty queue"
     assert list(path.parent.iterdir()) == []
     send(sender, "a")
     path.unlink()
@@ -149,6 +157,24 @@ def test_depth_creates_no_file_and_reports_a_removed_one(path: Path, sender: Sql
         with pytest.raises(BrokerUnavailable, match="removed"):
             ask()
     assert not path.exists()
+
+
+def test_a_question_leaves_an_empty_file_as_it_is(path: Path) -> None:
+    """The file can be a copy that has just begun, or another program's."""
+    path.touch()
+    asker = SqliteAdapter(path, SPEC, Settings(create=False))
+    try:
+        assert asker.depth() == EMPTY
+        assert (asker.exists(), asker.consumers(), asker.findings(SPEC)) == (False, 0, [])
+        with pytest.raises(BrokerUnavailable, match="no such file"):
+            asker.identity()
+        with pytest.raises(BrokerUnavailable, match="no such file"), asker.dead_letters():
+            pass
+        assert path.stat().st_size == 0
+        asker.publish(OutgoingMessage(Target.WORK, b"", {}))
+        assert asker.exists()
+    finally:
+        asker.stop(5)
 
 
 def test_a_large_queue_is_counted_by_its_index(path: Path, sender: SqliteAdapter) -> None:

@@ -197,6 +197,14 @@ def test_letters_that_another_reader_holds_end_the_command_with_69_and_the_remed
     assert record["key"] == "k-1"
 
 
+def test_a_checkpoint_that_is_nested_too_deep_for_json_is_shown_as_its_text(shell: Shell, queues: Queues) -> None:
+    deep = "[" * 600 + "]" * 600
+    queues.dead("k-1", checkpoint=deep.encode())
+    (record,) = shell("dead", "show", "app:Exports", "k-1", "--json").records
+    assert record["checkpoint"] == deep
+    assert shell("dead", "show", "app:Exports", "k-1").code == 0
+
+
 def test_a_secret_in_a_checkpoint_is_hidden_as_text_and_as_json(shell: Shell, queues: Queues) -> None:
     queues.dead("k-1", checkpoint=b'{"page": 7, "password": "hunter2"}')
     text, record = shell("dead", "show", "exports"), shell("dead", "show", "exports", "--json")

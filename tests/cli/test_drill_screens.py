@@ -217,6 +217,16 @@ def test_a_worker_process_that_has_just_stopped_or_died_explains_its_consumers(f
     assert unexplained() == 4
 
 
+def test_the_deaths_of_a_crash_loop_explain_one_consumer(fleet: Fleet) -> None:
+    """Each death explained a consumer more, so that a loop hid the consumers of others."""
+    (gone,) = [each for each in fleet.ledger.owners() if each.owner == "worker-4"]
+    for death in ("a", "b"):
+        fleet.ledger.register(f"worker-4{death}", gone.host, gone.queues)
+        fleet.dead.add(f"worker-4{death}")
+    (exports,) = queues_now(fleet.ledger, SHOP[:1], never, clock=fleet.clock)
+    assert exports.unexplained == 2
+
+
 def test_workers_of_a_namespace_are_those_that_consume_one_of_its_queues(fleet: Fleet) -> None:
     """The name of a namespace can have slashes."""
     fleet.ledger.bind("shop/eu", "exports", "shop/eu")

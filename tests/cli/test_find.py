@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+from steadyworker.cli import find
+from steadyworker.client import QueueSearch
 from tests.brokers.rabbitmq import Vhost
 from tests.cli.kit import Queues, Shell
 
@@ -82,6 +85,23 @@ def test_before_the_first_worker_the_queue_is_searched_all_the_same(shell: Shell
     assert done.code == 0
     assert done.lines[0].startswith("ledger: Expected the ledger sqlite:")
     assert done.lines[1].startswith("queue:  message 1 is this job's: ready")
+
+
+def test_a_question_with_another_namespace_leaves_nothing_in_the_ledger(shell: Shell, queues: Queues) -> None:
+    """The ledger kept the misspelt name for ever, and `queues` then reported a queue of a broker that is away."""
+    queues.job("k-1")
+    before = shell("queues", "--json").out
+    for verb in (("find", "app:Exports", "k-1"), ("dead", "list", "app:Exports"), ("dead", "show", "app:Exports")):
+        assert shell(*verb, "--namespace", "typo").code in (0, 1)
+    assert [each["namespace"] for each in shell("queues", "--json").records] == [json.loads(before)["namespace"]]
+
+
+def test_only_a_failed_search_is_no_search() -> None:
+    """A broker that shows only a part of its queue was searched, even if this part is empty."""
+    part = QueueSearch(None, 0, "The search has not read the whole queue: delayed messages are hidden.", 7)
+    assert find._searched(part) == f"0 of 7 messages read, and this key is not among them. {part.stopped}"
+    failed = QueueSearch(None, 0, "The broker does not respond.", failed=True)
+    assert find._searched(failed) == "Not searched. The broker does not respond."
 
 
 def test_a_broker_that_shows_no_message_cannot_be_searched(shell: Shell, queues: Queues, vhost: Vhost) -> None:

@@ -43,6 +43,7 @@ def command(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Command:
         (("send", WORKER, '"\udcff"'), 65, "expected UTF-8, got byte 0xff"),
         (("jobs", "--limit", "-1"), 64, "0<=x<="),
         (("jobs", "--limit", "9" * 30), 64, "0<=x<="),
+        (("find", WORKER, "k-1", "--limit", str(2**63)), 64, "1<=x<="),
         (("cancel", WORKER, ""), 64, "Expected a key that is not empty"),
         (("check", WORKER, "--state-dir", "~no-such-user/x"), 78, "Expected a folder for --state-dir"),
         (("check", WORKER, "--broker-file", "~no-such-user/x"), 78, "Expected a URL for --broker-file"),

@@ -36,7 +36,7 @@ def test_a_worker_process_that_has_just_started_is_not_called_detached() -> None
     (worker,) = workers(ledger, clock.wall())
     assert job_why(job, clock.wall()) == ""
     assert worker.troubles == ()
-    assert cells(worker, clock.wall())[3:7] == ["0/4", "starting", "–", "up"]
+    assert cells(worker, clock.wall())[3:7] == ["1/4", "starting", "–", "up"], "its job began after its report"
     assert cells(worker, clock.wall())[-1] == ""
 
 

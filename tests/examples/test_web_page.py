@@ -73,6 +73,23 @@ def test_the_page_asks_again_after_an_error(eventually: Eventually) -> None:
         assert browser.run("document.getElementById('file').hidden") is False
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_the_page_shows_a_refusal_and_stops(eventually: Eventually) -> None:
+    """After a logout, the page sent a request each second for ever."""
+    refused, later = (403, "CSRF token of ann"), (429, "later")
+    with served((200, json.dumps(RUNNING)), later, refused, (200, json.dumps(DONE))) as url, Browser() as browser:
+        browser.call("Page.navigate", url=url)
+        eventually(lambda: browser.run("document.readyState === 'complete' && !!document.getElementById('start')"))
+        browser.run("document.getElementById('start').requestSubmit()")
+        text = "document.getElementById('text').textContent"
+        eventually(lambda: "refused" in str(browser.run(text)))
+        assert browser.run(text) == "The server refused the request (403). Load the page again."
+        assert browser.run("shown") is None
+        browser.run("document.getElementById('start').requestSubmit()")
+        eventually(lambda: browser.run(text) == "Your export is ready.")
+
+
 def test_the_fastapi_application_starts_twice_in_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As with a test client for each test; each start has a client that is open."""
     monkeypatch.chdir(tmp_path)

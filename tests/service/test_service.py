@@ -199,7 +199,9 @@ def test_a_slot_whose_thread_hangs_fails_livez(tmp_path: Path) -> None:
     runner = LivingRunner(cast(Any, slot))
     runner.last_turn = None  # type: ignore[attr-defined]
     assembly = SimpleNamespace(
-        runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic()), reporter=SimpleNamespace()
+        runners=[runner],
+        keeper=SimpleNamespace(last_turn=clock.monotonic(), hurry=lambda: None),
+        reporter=SimpleNamespace(),
     )
     monitor = Monitor(clock, Times().scaled(0.001), None, {})
     monitor.begin(cast(Assembly, assembly))
@@ -227,11 +229,18 @@ def test_evidence_of_more_than_thirty_seconds_ago_fails_livez() -> None:
         assert monitor.state() == {"alive": False, "ready": False}
 
 
-def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None) -> list[tuple[int, str, str]]:
-    """Check once a second a runner that is not ready for these reasons; return the second, the event and the reason of each line."""
+def monitored(
+    changes: dict[int, set[str]], causes: dict[int, str] | None = None, hurried: list[int] | None = None
+) -> list[tuple[int, str, str]]:
+    """
+    Check once a second a runner that is not ready for these reasons; return the second, the event and the reason of each line.
+
+    `hurried` gets the seconds at which the monitor asked the keeper for a renewal.
+    """
+    hurries: list[int] = [] if hurried is None else hurried
     clock, lines = FakeClock(), list[tuple[int, str, str]]()
     unready: set[str] = changes[0]
-    cause = ""
+    cause, second = "", 0
     runner = DeadRunner()
     extra: Any = runner
     extra.not_ready = lambda: dict.fromkeys(unready, Cause("why", cause))
@@ -239,7 +248,9 @@ def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None
     assembly = cast(
         Assembly,
         SimpleNamespace(
-            runners=[runner], keeper=SimpleNamespace(last_turn=clock.monotonic()), reporter=SimpleNamespace()
+            runners=[runner],
+            keeper=SimpleNamespace(last_turn=clock.monotonic(), hurry=lambda: hurries.append(second)),
+            reporter=SimpleNamespace(),
         ),
     )
     monitor = Monitor(clock, Times().scaled(1000), None, {})
@@ -255,6 +266,13 @@ def monitored(changes: dict[int, set[str]], causes: dict[int, str] | None = None
         monitor.check(assembly, Stage.RUNNING)
         clock.advance(1)
     return lines
+
+
+def test_a_process_that_is_ready_for_the_first_time_is_reported_at_once() -> None:
+    """Otherwise `workers` shows a process as starting up to the next renewal, while its slots run jobs."""
+    hurried: list[int] = []
+    monitored({0: {"broker"}, 3: set(), 5: {"broker"}, 7: set(), 9: set()}, hurried=hurried)
+    assert hurried == [3]
 
 
 def test_another_cause_of_the_same_reason_is_logged_once_it_lasts() -> None:
