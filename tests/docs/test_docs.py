@@ -142,7 +142,7 @@ def test_the_documentation_is_built_without_a_warning(site: Path) -> None:
 @pytest.mark.long
 def test_it_begins_with_readme_and_ends_with_what_contributors_need(site: Path) -> None:
     page = (site / "index.html").read_text(encoding="utf-8")
-    assert "A worker receives a message and exports for three hours" in page
+    assert "A worker receives a message and runs an export for three hours" in page
     assert re.findall(r"<h2>(Start|Guides|Reference|For contributors)</h2>", page) == [
         "Start",
         "Guides",
