@@ -172,6 +172,12 @@ class Reader:
             kept.until = self._clock.monotonic() + fresh
             return cast(ReadPage[Content], kept.page)
 
+    def read_again(self) -> None:
+        """Read each page again at its next request, because an action has changed something."""
+        with self._lock:
+            for kept in self._kept.values():
+                kept.until = 0.0
+
     def _kept_of(self, key: Hashable) -> _Kept:
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())

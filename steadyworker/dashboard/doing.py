@@ -1,0 +1,165 @@
+"""
+The actions of the page: what a person does with a job, a queue or a worker process.
+
+They are the actions of the command line, on connections that live as long as one action.
+A cancel, a pause and a command to a worker process need the ledger only; a retry and a new time need the broker, too.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from steadyworker.actions.jobs import JobActions, needs_no_message
+from steadyworker.actions.queues import PauseActions
+from steadyworker.actions.report import ActionReport
+from steadyworker.actions.workers import WorkerActions
+from steadyworker.backends.connections import Connections, JobQueue, job_queue
+from steadyworker.config.resolve import Options
+from steadyworker.dashboard.forms import OF_A_JOB, OF_A_QUEUE, Result, Seals, Wanted, seen_of_job, seen_of_pause
+from steadyworker.errors import ConfigError, SteadyWorkerError, delay_in_seconds
+from steadyworker.ledger.base import JobId, Ledger, Row
+from steadyworker.outcome import JobState
+from steadyworker.text.plain_text import plain_text
+from steadyworker.text.redaction import redact
+from steadyworker.units import span
+
+_ASKS = ("retry", "reschedule")
+_CHANGED = (
+    "Nothing was done: this form was used before, or what it acts on has changed. "
+    "Look at the page, and use its form again."
+)
+
+
+class Doing:
+    """The actions on one ledger; thread-safe."""
+
+    def __init__(self, options: Options, ledger: Ledger) -> None:
+        self._options = options
+        self._ledger = ledger
+        self.seals = Seals()
+
+    def waits(self, row: Row) -> bool:
+        """Return whether a retry can send the job's message again."""
+        return not needs_no_message(row)
+
+    def act(self, wanted: Wanted, user: str) -> Result:
+        """Do what a form asks for, once; the user is the person in the log of actions, or without a name, the user of this process."""
+        try:
+            if wanted.do in OF_A_JOB:
+                return self._on_job(wanted, user)
+            return self._on_queue(wanted, user) if wanted.do in OF_A_QUEUE else self._on_worker(wanted, user)
+        except SteadyWorkerError as error:
+            return Result("error", redact(f"{error}"))
+
+    def _on_job(self, wanted: Wanted, user: str) -> Result:
+        namespace, queue, key = wanted.names
+        delay = 0.0
+        if wanted.do == "reschedule":
+            try:
+                delay = delay_in_seconds(wanted.delay)
+            except ValueError as error:
+                return Result("error", f"Nothing was done. {plain_text(str(error))}")
+        round_ = self._ledger.last_round(namespace, queue, key)
+        id = JobId(namespace, queue, key, round_ or 0)
+        row = self._ledger.read(id)
+        if row is None or not self.seals.use(wanted.seal, wanted.do, wanted.on, seen_of_job(wanted.do, row), user):
+            return Result("error", _CHANGED)
+        with _Links(self._options, self._ledger, namespace) as links:
+            at = job_queue(queue, self._options)
+            if wanted.do in _ASKS:
+                links.check(at)
+            actions = JobActions(links, at, user)
+            match wanted.do:
+                case "cancel":
+                    report = actions.cancel([id], wanted.reason or "by an operator")
+                case "undo":
+                    report = actions.undo([id])
+                case "retry":
+                    report = actions.retry([id])
+                case _:
+                    report = actions.reschedule([id], delay)
+        return _result(wanted.do, row, report)
+
+    def _on_queue(self, wanted: Wanted, user: str) -> Result:
+        namespace, queue = wanted.names
+        if (namespace, queue) not in set(self._ledger.bindings()):
+            return Result("error", _CHANGED)
+        with _Links(self._options, self._ledger, namespace) as links:
+            actions = PauseActions(links, job_queue(queue, self._options), user)
+            if not self.seals.use(wanted.seal, wanted.do, wanted.on, seen_of_pause(actions.present()), user):
+                return Result("error", _CHANGED)
+            if wanted.do == "pause":
+                done = actions.pause(wanted.reason)
+                text = f"{queue} is paused: its worker processes receive no new message. Jobs that run go on."
+            else:
+                done = actions.resume()
+                text = f"{queue} goes on: its worker processes receive messages again."
+        if not done.changed:
+            return Result("error", f"{queue} is not paused.")
+        return _logged(text, done.unlogged)
+
+    def _on_worker(self, wanted: Wanted, user: str) -> Result:
+        (owner,) = wanted.names
+        seen = next((each for each in self._ledger.owners() if each.owner == owner), None)
+        if seen is None or seen.report is None:
+            return Result("error", _CHANGED)
+        if not self.seals.use(wanted.seal, wanted.do, wanted.on, seen.report.stage, user):
+            return Result("error", _CHANGED)
+        name = f"{seen.host}:{seen.report.pid}"
+        actions = WorkerActions(self._ledger, owner, name, user)
+        if wanted.do == "quiet":
+            return _logged(f"{name} receives no new message within 2 s. Its jobs go on.", actions.quiet())
+        return _logged(f"{name} receives messages again within 2 s.", actions.resume())
+
+
+class _Links(Connections):
+    """The connections of one action on a queue of a known namespace; the ledger belongs to the page."""
+
+    def __init__(self, options: Options, ledger: Ledger, namespace: str) -> None:
+        super().__init__(options)
+        self._of_page = ledger
+        self._known = namespace
+
+    @override
+    def ledger(self) -> Ledger:
+        return self._of_page
+
+    @override
+    def namespace(self, queue: JobQueue) -> str:
+        """Return the namespace that the form names, without a question to the broker."""
+        return self._known
+
+    def check(self, queue: JobQueue) -> None:
+        """Raise ConfigError if the broker of the settings is not the one of the job."""
+        if (found := super().namespace(queue)) != self._known:
+            raise ConfigError(
+                f"Expected the broker of the job, {self._known!r}, got {found!r}: start the dashboard with its --broker."
+            )
+
+
+def _result(do: str, row: Row, report: ActionReport) -> Result:
+    """Return the result of an action on one job."""
+    if report.error is not None:
+        return Result("error", redact(str(report.error)))
+    (handled,) = report.handled
+    key = handled.key
+    if handled.problem:
+        return Result("error", redact(f"Nothing was done: {key} {handled.problem}."))
+    match do:
+        case "cancel" if handled.before is JobState.RUNNING:
+            text = f"{key} is running: it receives the cancellation within 2 s."
+        case "cancel":
+            text = f"{key} is cancelled (it was {handled.before}): it will not run again."
+        case "undo":
+            text = f"{key} is no longer cancelled: it runs when its message arrives."
+        case "retry":
+            text = f"{key} ({handled.before}): its message is in {row.id.queue} again."
+        case _:
+            text = f"{key} ({handled.before}): due in {span(handled.due_in)}."
+    return _logged(text, report.unlogged)
+
+
+def _logged(text: str, unlogged: str) -> Result:
+    if not unlogged:
+        return Result("fine", redact(text))
+    return Result("error", redact(f"{text} This is done, but not in the log of actions: {unlogged}"))
