@@ -26,7 +26,7 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
-from steadyworker.dashboard.forms import LONGEST_REASON, Forms, Wanted
+from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
@@ -299,7 +299,7 @@ class _Pages:
         return Response(html, status, media_type="text/html")
 
 
-async def _wanted(request: Request) -> Wanted | None:
+async def _wanted(request: Request) -> AskedAction | None:
     """Return the action that a form asks for; None if the body is too large, or no form."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return None
@@ -310,6 +310,6 @@ async def _wanted(request: Request) -> Wanted | None:
             return None
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=10, errors="strict")
-        return Wanted(*(fields.get(name, [""])[0] for name in ("act", "reason", "delay")))
+        return AskedAction(*(fields.get(name, [""])[0] for name in ("act", "reason", "delay")))
     except ValueError:  # also UnicodeError
         return None

@@ -15,7 +15,15 @@ from steadyworker.actions.report import ActionReport
 from steadyworker.actions.workers import WorkerActions
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.config.resolve import Options
-from steadyworker.dashboard.forms import OF_A_JOB, OF_A_QUEUE, Result, Seals, Wanted, seen_of_job, seen_of_pause
+from steadyworker.dashboard.forms import (
+    OF_A_JOB,
+    OF_A_QUEUE,
+    ActionResult,
+    AskedAction,
+    Seals,
+    seen_of_job,
+    seen_of_pause,
+)
 from steadyworker.errors import ConfigError, SteadyWorkerError, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
@@ -42,29 +50,29 @@ class Doing:
         """Return whether a retry can send the job's message again."""
         return not needs_no_message(row)
 
-    def act(self, wanted: Wanted, user: str) -> Result:
+    def act(self, wanted: AskedAction, user: str) -> ActionResult:
         """Do what a form asks for, once; the user is the person in the log of actions, or without a name, the user of this process."""
         try:
             if wanted.do in OF_A_JOB:
                 return self._on_job(wanted, user)
             return self._on_queue(wanted, user) if wanted.do in OF_A_QUEUE else self._on_worker(wanted, user)
         except SteadyWorkerError as error:
-            return Result("error", redact(f"{error}"))
+            return ActionResult("error", redact(f"{error}"))
 
-    def _on_job(self, wanted: Wanted, user: str) -> Result:
+    def _on_job(self, wanted: AskedAction, user: str) -> ActionResult:
         namespace, queue, key = wanted.names
         delay = 0.0
         if wanted.do == "reschedule":
             try:
                 delay = delay_in_seconds(wanted.delay)
             except ValueError as error:
-                return Result("error", f"Nothing was done. {plain_text(str(error))}")
+                return ActionResult("error", f"Nothing was done. {plain_text(str(error))}")
         round_ = self._ledger.last_round(namespace, queue, key)
         id = JobId(namespace, queue, key, round_ or 0)
         row = self._ledger.read(id)
         if row is None or not self.seals.use(wanted.seal, wanted.do, wanted.on, seen_of_job(wanted.do, row), user):
-            return Result("error", _CHANGED)
-        with _Links(self._options, self._ledger, namespace) as links:
+            return ActionResult("error", _CHANGED)
+        with _PageLinks(self._options, self._ledger, namespace) as links:
             at = job_queue(queue, self._options)
             if wanted.do in _ASKS:
                 links.check(at)
@@ -80,14 +88,14 @@ class Doing:
                     report = actions.reschedule([id], delay)
         return _result(wanted.do, row, report)
 
-    def _on_queue(self, wanted: Wanted, user: str) -> Result:
+    def _on_queue(self, wanted: AskedAction, user: str) -> ActionResult:
         namespace, queue = wanted.names
         if (namespace, queue) not in set(self._ledger.bindings()):
-            return Result("error", _CHANGED)
-        with _Links(self._options, self._ledger, namespace) as links:
+            return ActionResult("error", _CHANGED)
+        with _PageLinks(self._options, self._ledger, namespace) as links:
             actions = PauseActions(links, job_queue(queue, self._options), user)
             if not self.seals.use(wanted.seal, wanted.do, wanted.on, seen_of_pause(actions.present()), user):
-                return Result("error", _CHANGED)
+                return ActionResult("error", _CHANGED)
             if wanted.do == "pause":
                 done = actions.pause(wanted.reason)
                 text = f"{queue} is paused: its worker processes receive no new message. Jobs that run go on."
@@ -95,16 +103,16 @@ class Doing:
                 done = actions.resume()
                 text = f"{queue} goes on: its worker processes receive messages again."
         if not done.changed:
-            return Result("error", f"{queue} is not paused.")
+            return ActionResult("error", f"{queue} is not paused.")
         return _logged(text, done.unlogged)
 
-    def _on_worker(self, wanted: Wanted, user: str) -> Result:
+    def _on_worker(self, wanted: AskedAction, user: str) -> ActionResult:
         (owner,) = wanted.names
         seen = next((each for each in self._ledger.owners() if each.owner == owner), None)
         if seen is None or seen.report is None:
-            return Result("error", _CHANGED)
+            return ActionResult("error", _CHANGED)
         if not self.seals.use(wanted.seal, wanted.do, wanted.on, seen.report.stage, user):
-            return Result("error", _CHANGED)
+            return ActionResult("error", _CHANGED)
         name = f"{seen.host}:{seen.report.pid}"
         actions = WorkerActions(self._ledger, owner, name, user)
         if wanted.do == "quiet":
@@ -112,7 +120,7 @@ class Doing:
         return _logged(f"{name} receives messages again within 2 s.", actions.resume())
 
 
-class _Links(Connections):
+class _PageLinks(Connections):
     """The connections of one action on a queue of a known namespace; the ledger belongs to the page."""
 
     def __init__(self, options: Options, ledger: Ledger, namespace: str) -> None:
@@ -137,14 +145,14 @@ class _Links(Connections):
             )
 
 
-def _result(do: str, row: Row, report: ActionReport) -> Result:
+def _result(do: str, row: Row, report: ActionReport) -> ActionResult:
     """Return the result of an action on one job."""
     if report.error is not None:
-        return Result("error", redact(str(report.error)))
+        return ActionResult("error", redact(str(report.error)))
     (handled,) = report.handled
     key = handled.key
     if handled.problem:
-        return Result("error", redact(f"Nothing was done: {key} {handled.problem}."))
+        return ActionResult("error", redact(f"Nothing was done: {key} {handled.problem}."))
     match do:
         case "cancel" if handled.before is JobState.RUNNING:
             text = f"{key} is running: it receives the cancellation within 2 s."
@@ -159,7 +167,7 @@ def _result(do: str, row: Row, report: ActionReport) -> Result:
     return _logged(text, report.unlogged)
 
 
-def _logged(text: str, unlogged: str) -> Result:
+def _logged(text: str, unlogged: str) -> ActionResult:
     if not unlogged:
-        return Result("fine", redact(text))
-    return Result("error", redact(f"{text} This is done, but not in the log of actions: {unlogged}"))
+        return ActionResult("fine", redact(text))
+    return ActionResult("error", redact(f"{text} This is done, but not in the log of actions: {unlogged}"))

@@ -17,7 +17,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from steadyworker.dashboard.addresses import names_path
+from steadyworker.dashboard.addresses import job_path, names_of, names_path
 from steadyworker.dashboard.queues import QueueLine
 from steadyworker.dashboard.workers import WorkerLine
 from steadyworker.ledger.base import Row, State
@@ -72,7 +72,7 @@ class Offer(Struct, frozen=True):
         return f"{self.do}-{sha256(self.on.encode()).hexdigest()[:10]}"
 
 
-class Wanted:
+class AskedAction:
     """
     An action that a form asks for.
 
@@ -106,7 +106,7 @@ class Wanted:
         return "/queues" if self.do in OF_A_QUEUE else "/workers"
 
 
-class Result(Struct, frozen=True):
+class ActionResult(Struct, frozen=True):
     """The result of an action in words, and its colour: `fine` or `error`."""
 
     level: str
@@ -121,7 +121,7 @@ class Seals:
         self._lock = threading.Lock()
         self._acted = 0
         self._last: OrderedDict[str, int] = OrderedDict()
-        self._results: OrderedDict[str, Result] = OrderedDict()
+        self._results: OrderedDict[str, ActionResult] = OrderedDict()
 
     def seal(self, do: str, on: str, seen: str, user: str) -> str:
         """Return the seal of a form: the action, its target, what the user saw of it, and the user."""
@@ -140,8 +140,8 @@ class Seals:
                 self._last.popitem(last=False)
             return True
 
-    def keep(self, result: Result) -> str:
-        """Keep a result for the page after it; return its name, which nobody can guess."""
+    def keep(self, result: ActionResult) -> str:
+        """Keep a result for the page after it; return its name, which is a secret."""
         name = secrets.token_urlsafe(9)
         with self._lock:
             self._results[name] = result
@@ -149,7 +149,7 @@ class Seals:
                 self._results.popitem(last=False)
         return name
 
-    def result(self, name: str) -> Result | None:
+    def result(self, name: str) -> ActionResult | None:
         """Return the result of this name, or None."""
         with self._lock:
             return self._results.get(name)

@@ -41,14 +41,15 @@ ADDRESSES = (
 )
 EVERY_LEDGER = pytest.mark.parametrize("facts", [sqlite, postgres], ids=["sqlite", "postgres"], indirect=True)
 CALLS = {
-    "running": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 7, "depths", "pauses"],
-    "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs"],
+    "running": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 7, "depths", "pauses", "link_events"],
+    "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs", "link_events"],
     "workers": ["owners", "jobs", "link_events"],
-    "warnings": ["owners", "bindings", "depths", "pauses", "jobs"],
+    "warnings": ["owners", "bindings", "depths", "pauses", "jobs", "link_events"],
     "actions": ["actions"],
     "job": [
         "owners",
         "bindings",
+        "pauses",
         *["orphans"] * 2,
         "last_round",
         "read",
@@ -106,7 +107,7 @@ def test_a_queue_has_its_numbers_and_what_is_unknown(page: ASGIApp) -> None:
     words = request(page, "/queues").words
     assert "2 queues, 1 needs a person, 1 paused" in words
     assert (
-        "exports shop 40 30 min 00 s 1 5 2 11 8 3 of 32 busy 525 done 1 failed 10 s–1 min 95 %: 1 min–5 min 5 s ago"
+        "exports shop 40 30 min 00 s 1 5 2 12 8 3 of 32 busy 525 done 1 failed 10 s–1 min 95 %: 1 min–5 min 5 s ago"
         in words
     )
     assert "refunds shop 0 – 0 unknown 0 unknown 9 0 of 36 busy 0 done none failed – 5 s ago" in words
@@ -156,6 +157,7 @@ def test_a_job_has_its_story(page: ASGIApp) -> None:
         "14 Nov 22:31 the run lost its delivery, and goes on",
         "14 Nov 22:36 the run got a new delivery of its message",
         'Ended at checkpoint {"page": 40}',
+        'Began at checkpoint {"page": 12}',
         '"rows": 31404',
         "The ledger has no copy of its message, because the job is done.",
         "2 runs. A run goes on while its connection is lost",
