@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -46,7 +47,7 @@ class Site:
         self.app: ASGIApp = application(
             ledger, checked_access((), None, user_header, peers), clock=self.clock, acting=options
         )
-        self.headers: dict[str, str] = {}
+        self.headers: dict[str, Any] = {}
 
     @property
     def namespace(self) -> str:
@@ -69,7 +70,7 @@ class Site:
     def post(self, act: str, *, origin: str = PAGE, **fields: str) -> Answered:
         body = urlencode({"act": act, **fields}).encode()
         kind = "application/x-www-form-urlencoded"
-        headers = {"content_type": kind, "origin": origin, **self.headers}
+        headers: dict[str, Any] = {"content_type": kind, "origin": origin, **self.headers}
         return request(self.app, "/act", method="POST", body=body, **headers)
 
     def do(self, path: str, do: str, **fields: str) -> str:
