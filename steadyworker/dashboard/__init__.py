@@ -21,6 +21,7 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `addresses.py` | the address of a job |
 | `forms.py` | the actions that a page offers, and the seals of their forms |
 | `doing.py` | the actions |
+| `failures.py` | failed jobs in groups of one cause |
 | `running.py`, `queues.py`, `workers.py`, `warned.py`, `job.py` | the content of each page, as values |
 | `job_line.py` | a running or waiting job as a row |
 | `estimates.py` | the time that is left, and the durations of runs, as honest ranges |

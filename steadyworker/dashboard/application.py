@@ -26,6 +26,7 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
+from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
@@ -54,6 +55,7 @@ _FORM = "application/x-www-form-urlencoded"
 _ASSETS = {"css": "text/css", "js": "text/javascript"}
 _TITLES = {
     "running": "Running",
+    "failures": "Failures",
     "queues": "Queues",
     "workers": "Workers",
     "warnings": "Warnings",
@@ -126,6 +128,7 @@ def application(
 
     routes = [
         Route("/", page.endpoint(page.running), name="running"),
+        Route("/failures", page.endpoint(page.failures), name="failures"),
         Route("/queues", page.endpoint(page.queues), name="queues"),
         Route("/workers", page.endpoint(page.workers), name="workers"),
         Route("/job/{rest:path}", page.endpoint(page.job), name="job"),
@@ -165,15 +168,21 @@ class _Pages:
             "job_path": job_path,
             "most_actions": MOST_ACTIONS,
             "longest_reason": LONGEST_REASON,
+            "longest_text": LONGEST_TEXT,
+            "times": WHEN,
         }
 
     def running(self, request: Request) -> Drawn:
-        queue = request.query_params.get("queue", "")[:_LONGEST_NAME] or None
-        namespace = request.query_params.get("broker", "")[:_LONGEST_NAME] or self._namespace
-        if self._namespace not in (None, namespace):
-            namespace = self._namespace
+        namespace, queue = self._chosen(request)
         key = ("running", namespace, queue)
         return "running.html", self._reader.page(key, lambda once, now: RunningPage(once, now, namespace, queue))
+
+    def failures(self, request: Request) -> Drawn:
+        when = request.query_params.get("when", "")
+        text = request.query_params.get("text", "").strip()[:LONGEST_TEXT]
+        sought = Sought(*self._chosen(request), when if when in WHEN else "", text)
+        page = self._reader.page(("failures", sought), lambda once, now: failures_page(once, now, sought))
+        return "failures.html", page
 
     def queues(self, _: Request) -> Drawn:
         return "queues.html", self._reader.page("queues", lambda once, now: queues_page(once, now, self._namespace))
@@ -201,6 +210,12 @@ class _Pages:
                 "The ledger has no job of this key: no worker process has received it, or its time there is over.",
             )
         return "job.html", page
+
+    def _chosen(self, request: Request) -> tuple[str | None, str | None]:
+        """Return the namespace and the queue that an address names; None for all."""
+        queue = request.query_params.get("queue", "")[:_LONGEST_NAME] or None
+        namespace = request.query_params.get("broker", "")[:_LONGEST_NAME] or self._namespace
+        return (namespace if self._namespace is None else self._namespace), queue
 
     async def asset(self, request: Request) -> Response:
         content, kind = self._assets.get(request.path_params["name"], (None, ""))

@@ -191,9 +191,9 @@ class Forms:
         """Return the form that pauses a queue, or ends its pause."""
         on, pause = names_path(line.now.namespace, line.now.queue), line.now.pause
         if pause is not None:
-            return self._offer("resume", on, seen_of_pause(pause), "Resume", line.now.queue)
+            return self._offer("resume", on, seen_of_pause(pause), "Resume queue", line.now.queue)
         hint = "Worker processes receive no new message of this queue; jobs that run go on."
-        return self._offer("pause", on, seen_of_pause(None), "Pause", line.now.queue, "reason", hint)
+        return self._offer("pause", on, seen_of_pause(None), "Pause queue", line.now.queue, "reason", hint)
 
     def worker(self, line: WorkerLine) -> Offer | None:
         """Return the form that lets a living worker process receive no messages, or receive messages again."""

@@ -37,7 +37,7 @@ Held = Sequence[tuple[Row, Progress | None]]
 _READS = frozenset(
     {
         *("url", "bindings", "owners", "read", "message", "orphans", "last_round", "last_progress"),
-        *("attempts", "result", "link_events", "minutes", "pauses", "actions", "depths"),
+        *("attempts", "tracebacks", "result", "link_events", "minutes", "pauses", "actions", "depths"),
     }
 )
 

@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 PAGES = {
     "running": "/",
+    "failures": "/failures",
     "queues": "/queues",
     "workers": "/workers",
     "warnings": "/warnings",
@@ -150,7 +151,7 @@ def test_a_screen_reader_has_a_name_for_everything(browser: Browser, url: str, n
 def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) -> None:
     browser.open(url)
     reached = []
-    for _ in range(10):
+    for _ in range(11):
         browser.press("Tab")
         reached.append(browser.run("document.activeElement.textContent.trim()"))
         assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -158,6 +159,7 @@ def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) ->
         "Skip to the content",
         "steadyworker",
         "Running",
+        "Failures",
         "Queues",
         "Workers",
         "Warnings",
@@ -223,7 +225,7 @@ def test_hostile_texts_run_no_script(browser: Browser, eventually: Eventually) -
         markup="</script></title><img src=x onerror=\"document.title='pwned'\"><script>document.title='pwned'</script>'\"",
     )
     with served(application(fleet.ledger, checked_access(), clock=clock)) as url:
-        for path in ("/", "/queues", "/workers", "/warnings", "/actions"):
+        for path in ("/", "/failures", "/queues", "/workers", "/warnings", "/actions"):
             browser.open(url + path)
             browser.run(
                 "window.asked = 0; const ask = fetch; window.fetch = (...all) => { window.asked += 1; return ask(...all); }"

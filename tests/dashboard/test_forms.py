@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from steadyworker.backends.opening import open_ledger
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import checked_access
+from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.application import application
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Began, Claimed, JobId, KeptMessage, Ledger, Moving, Row, Verdict
@@ -55,7 +56,7 @@ class Site:
         return namespace
 
     def job_path(self, key: str) -> str:
-        return next(path for path in re.findall('href="(/job/[^"]+)"', self.get("/").text) if path.endswith(f"/{key}"))
+        return job_path(self.namespace, "exports", key)
 
     def get(self, path: str) -> Answered:
         self.clock.advance(1.0)  # a page is read again after a second
