@@ -278,8 +278,7 @@ def test_each_action_by_keyboard(browser: Browser, acting: tuple[FleetOfFacts, s
         else:
             browser.run(f'document.querySelector("button{place}").focus()')
         browser.press("Enter")
-        eventually(lambda: browser.run("document.getElementById('did') !== null"))
-        assert browser.run("document.activeElement.id") == "did"
+        eventually(lambda: browser.run("document.activeElement?.id") == "did")
         assert browser.complaints() == []
         text: str = browser.run("document.getElementById('did').textContent")
         return text
