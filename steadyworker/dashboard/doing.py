@@ -2,7 +2,7 @@
 The actions of the page: what a person does with a job, a queue or a worker process.
 
 They are the actions of the command line, on connections that live as long as one action.
-A cancel, a pause and a command to a worker process need the ledger only; a retry and a new time need the broker, too.
+A cancel, a pause and a command to a worker process need the ledger only; an action that sends or removes a message needs the broker, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from steadyworker.actions.jobs import JobActions, needs_no_message
+from steadyworker.actions.letters import LetterActions
 from steadyworker.actions.queues import PauseActions
 from steadyworker.actions.report import ActionReport
 from steadyworker.actions.workers import WorkerActions
@@ -31,7 +32,7 @@ from steadyworker.text.plain_text import plain_text
 from steadyworker.text.redaction import redact
 from steadyworker.units import span
 
-_ASKS = ("retry", "reschedule")
+_ASKS = ("retry", "reschedule", "replay", "restart", "drop")
 _CHANGED = (
     "Nothing was done: this form was used before, or what it acts on has changed. "
     "Look at the page, and use its form again."
@@ -84,8 +85,10 @@ class Doing:
                     report = actions.undo([id])
                 case "retry":
                     report = actions.retry([id])
-                case _:
+                case "reschedule":
                     report = actions.reschedule([id], delay)
+                case _:
+                    report = _on_letter(LetterActions(links, at, user), wanted.do, key)
         return _result(wanted.do, row, report)
 
     def _on_queue(self, wanted: AskedAction, user: str) -> ActionResult:
@@ -145,11 +148,21 @@ class _PageLinks(Connections):
             )
 
 
+def _on_letter(actions: LetterActions, do: str, key: str) -> ActionReport:
+    """Replay or drop the dead letter of a job."""
+    letters = actions.opened()
+    if do == "drop":
+        return actions.drop(letters, [key])
+    return actions.replay(letters, [key], from_start=do == "restart")
+
+
 def _result(do: str, row: Row, report: ActionReport) -> ActionResult:
     """Return the result of an action on one job."""
     if report.error is not None:
         return ActionResult("error", redact(str(report.error)))
-    (handled,) = report.handled
+    if not report.handled:
+        return ActionResult("error", f"Nothing was done: {row.id.key} has no dead letter.")
+    handled = report.handled[0]
     key = handled.key
     if handled.problem:
         return ActionResult("error", redact(f"Nothing was done: {key} {handled.problem}."))
@@ -162,6 +175,10 @@ def _result(do: str, row: Row, report: ActionReport) -> ActionResult:
             text = f"{key} is no longer cancelled: it runs when its message arrives."
         case "retry":
             text = f"{key} ({handled.before}): its message is in {row.id.queue} again."
+        case "replay" | "restart":
+            text = f"{key} is in {row.id.queue} again, in its next round."
+        case "drop":
+            text = f"{key} is dropped: its dead letter and its record are deleted."
         case _:
             text = f"{key} ({handled.before}): due in {span(handled.due_in)}."
     return _logged(text, report.unlogged)

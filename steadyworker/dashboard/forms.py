@@ -35,7 +35,7 @@ QUIET = "quiet"
 LONGEST_REASON = 300
 """The largest number of characters of a reason."""
 
-OF_A_JOB = ("cancel", "undo", "retry", "reschedule")
+OF_A_JOB = ("cancel", "undo", "retry", "reschedule", "replay", "restart", "drop")
 OF_A_QUEUE = ("pause", "resume")
 OF_A_WORKER = ("quiet", "loud")
 
@@ -55,7 +55,8 @@ class Offer(Struct, frozen=True):
         seal: The seal of the form.
         label: The text of the button.
         about: What the button acts on, for a screen reader.
-        field, hint: The field of the form, `reason` or `delay`, or empty; its explanation.
+        field: The field of the form, `reason` or `delay`; or empty.
+        hint: The explanation of the action; with one, the button needs a second click.
     """
 
     do: str
@@ -102,7 +103,7 @@ class AskedAction:
         """The address of the page after the action."""
         if self.do in OF_A_JOB:
             namespace, queue, key = self.names
-            return job_path(namespace, queue, key)
+            return "/failures" if self.do == "drop" else job_path(namespace, queue, key)
         return "/queues" if self.do in OF_A_QUEUE else "/workers"
 
 
@@ -185,6 +186,13 @@ class Forms:
                 offers.append(self._offer("reschedule", on, seen, "Reschedule", key, "delay", hint))
         elif unfinished and row.job_state is not JobState.RUNNING:
             offers.append(self._offer("undo", on, seen_of_job("undo", row), "Undo the cancel", key))
+        if row.state is State.DEAD:
+            seen = seen_of_job("replay", row)
+            offers.append(self._offer("replay", on, seen, "Replay", key))
+            hint = "Deletes the checkpoint: the job starts from the beginning."
+            offers.append(self._offer("restart", on, seen, "Replay from the start", key, hint=hint))
+            hint = "Deletes the dead letter and the record of the job for good."
+            offers.append(self._offer("drop", on, seen, "Drop", key, hint=hint))
         return offers
 
     def queue(self, line: QueueLine) -> Offer:

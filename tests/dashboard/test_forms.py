@@ -158,6 +158,29 @@ def test_a_retry_gets_a_new_time(site: Site, queues: Queues) -> None:
     assert 7190 < site.row().due_in <= 7200
 
 
+@pytest.mark.parametrize(("do", "checkpoint"), [("replay", b"7"), ("restart", None)])
+def test_a_dead_job_is_replayed(site: Site, queues: Queues, do: str, checkpoint: bytes | None) -> None:
+    queues.dead("k-1")
+    path = site.job_path("k-1")
+    form = site.form(path, do)
+    assert site.do(path, do) == "k-1 is in exports again, in its next round."
+    (delivery,) = queues.received("exports", 1)
+    assert delivery.headers["sw-round"] == "1"
+    row = site.ledger.read(JobId(site.namespace, "exports", "k-1", 1))
+    assert row is not None
+    assert row.checkpoint == checkpoint
+    assert "Nothing was done" in site.result(site.post(form).headers["location"])
+    assert [(what, keys) for _, what, _, keys, _ in site.log()] == [("replay", ("k-1",))]
+
+
+def test_a_dead_job_is_dropped(site: Site, queues: Queues) -> None:
+    queues.dead("k-1")
+    path = site.job_path("k-1")
+    assert site.do(path, "drop") == "k-1 is dropped: its dead letter and its record are deleted."
+    assert site.get(path).status == 404
+    assert [(what, keys) for _, what, _, keys, _ in site.log()] == [("drop", ("k-1",))]
+
+
 def test_a_queue_is_paused_with_a_reason_and_resumed(site: Site, queues: Queues) -> None:
     queues.job("k-1")
     done = site.do("/queues", "pause", reason="the bank is closed")
