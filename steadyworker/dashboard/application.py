@@ -118,7 +118,7 @@ def application(
     if acting is not None:
         from steadyworker.dashboard.doing import Doing
 
-        doing = Doing(acting, ledger)
+        doing = Doing(acting, ledger, clock or SystemClock())
     page = _Pages(Reader(ledger, clock or SystemClock()), namespace, doing)
 
     @asynccontextmanager
@@ -240,10 +240,10 @@ class _Pages:
             text = "Nothing was done: no form of this page sends this."
             return self._failed(request, HTTPStatus.BAD_REQUEST, "This is no form of this page", text)
         user = request.scope["state"]["user"]
-        result = await to_thread.run_sync(self._doing.act, wanted, user, limiter=self._acting)
+        name = await to_thread.run_sync(self._doing.act, wanted, user, limiter=self._acting)
         self._reader.read_again()
         root = quote(request.scope.get("root_path", ""), safe="/-_.~")
-        return RedirectResponse(f"{root}{wanted.path}?did={self._doing.seals.keep(result)}", HTTPStatus.SEE_OTHER)
+        return RedirectResponse(f"{root}{wanted.path}?did={name}", HTTPStatus.SEE_OTHER)
 
     def endpoint(self, draw: Callable[[Request], Drawn]) -> Callable[[Request], Any]:
         """Return the endpoint that draws a page in a thread; a failure is a page, too."""
@@ -325,6 +325,6 @@ async def _wanted(request: Request) -> AskedAction | None:
             return None
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=10, errors="strict")
-        return AskedAction(*(fields.get(name, [""])[0] for name in ("act", "reason", "delay")))
+        return AskedAction(*(fields.get(name, [""])[0] for name in ("act", "reason", "delay", "number")))
     except ValueError:  # also UnicodeError
         return None

@@ -7,16 +7,26 @@ A cancel, a pause and a command to a worker process need the ledger only; an act
 
 from __future__ import annotations
 
+import logging
+import threading
+import traceback
+from collections.abc import Sequence
+
 from typing_extensions import override
 
+from steadyworker.actions.deadletters import Replayed
 from steadyworker.actions.jobs import JobActions, needs_no_message
 from steadyworker.actions.letters import LetterActions
 from steadyworker.actions.queues import PauseActions
 from steadyworker.actions.report import ActionReport
 from steadyworker.actions.workers import WorkerActions
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
+from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
+from steadyworker.dashboard.failures import Sought, failure_groups
 from steadyworker.dashboard.forms import (
+    MOST_UNTYPED,
+    OF_A_GROUP,
     OF_A_JOB,
     OF_A_QUEUE,
     ActionResult,
@@ -25,13 +35,15 @@ from steadyworker.dashboard.forms import (
     seen_of_job,
     seen_of_pause,
 )
+from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.errors import ConfigError, SteadyWorkerError, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
 from steadyworker.text.redaction import redact
-from steadyworker.units import span
+from steadyworker.units import count_text, span
 
+_log = logging.getLogger(__name__)
 _ASKS = ("retry", "reschedule", "replay", "restart", "drop")
 _CHANGED = (
     "Nothing was done: this form was used before, or what it acts on has changed. "
@@ -42,17 +54,29 @@ _CHANGED = (
 class Doing:
     """The actions on one ledger; thread-safe."""
 
-    def __init__(self, options: Options, ledger: Ledger) -> None:
+    def __init__(self, options: Options, ledger: Ledger, clock: Clock) -> None:
         self._options = options
         self._ledger = ledger
+        self._clock = clock
+        self._bulk = threading.Lock()
         self.seals = Seals()
 
     def waits(self, row: Row) -> bool:
         """Return whether a retry can send the job's message again."""
         return not needs_no_message(row)
 
-    def act(self, wanted: AskedAction, user: str) -> ActionResult:
-        """Do what a form asks for, once; the user is the person in the log of actions, or without a name, the user of this process."""
+    def act(self, wanted: AskedAction, user: str) -> str:
+        """
+        Do what a form asks for, once, and return the name of its result.
+
+        The user is the person in the log of actions, or without a name, the user of this process.
+        A replay of a group goes on after this call; its result shows how far it came.
+        """
+        if wanted.do == OF_A_GROUP:
+            return self._on_group(wanted, user)
+        return self.seals.keep(self._done(wanted, user))
+
+    def _done(self, wanted: AskedAction, user: str) -> ActionResult:
         try:
             if wanted.do in OF_A_JOB:
                 return self._on_job(wanted, user)
@@ -121,6 +145,65 @@ class Doing:
         if wanted.do == "quiet":
             return _logged(f"{name} receives no new message within 2 s. Its jobs go on.", actions.quiet())
         return _logged(f"{name} receives messages again within 2 s.", actions.resume())
+
+    def _on_group(self, wanted: AskedAction, user: str) -> str:
+        """Begin the replay of the dead jobs of a group."""
+        keep = self.seals.keep
+        namespace, queue, kind, frame, of, when, text = (name.removeprefix("=") for name in wanted.names[:-1])
+        try:
+            last = float(wanted.names[-1])
+            sought = Sought(of or None, queue, when, text)
+            groups, _ = failure_groups(ReadOnce(self._ledger), self._clock.wall(), sought)
+        except ValueError:
+            return keep(ActionResult("error", _CHANGED))
+        except SteadyWorkerError as error:
+            return keep(ActionResult("error", redact(str(error))))
+        same = (each for each in groups if (each.namespace, each.kind, each.path) == (namespace, kind, frame))
+        keys = [id.key for group in same for at, id in group.dead_jobs if at <= last]
+        number = len(keys)
+        if number > MOST_UNTYPED and wanted.number.replace(",", "") != str(number):
+            return keep(
+                ActionResult("error", f"Nothing was done. Expected the number {number}, got {wanted.number!r}.")
+            )
+        if not self._bulk.acquire(blocking=False):
+            return keep(ActionResult("error", "Nothing was done: another group is replayed now. Wait for its end."))
+        if not self.seals.use(wanted.seal, wanted.do, wanted.on, str(number), user):
+            self._bulk.release()
+            return keep(ActionResult("error", _CHANGED))
+        name = keep(ActionResult("", f"0 of {count_text(number, 'job')} replayed: this goes on."))
+        threading.Thread(target=self._replay, args=(namespace, queue, keys, user, name), daemon=True).start()
+        return name
+
+    def _replay(self, namespace: str, queue: str, keys: Sequence[str], user: str, name: str) -> None:
+        """Replay the dead letters of these keys, and keep how far this came as the result of this name."""
+        replayed, number, keep = 0, count_text(len(keys), "job"), self.seals.keep
+
+        def each(_: Replayed) -> None:
+            nonlocal replayed
+            replayed += 1
+            keep(ActionResult("", f"{replayed:,} of {number} replayed: this goes on."), name)
+
+        result = ActionResult("error", _CHANGED)
+        try:
+            with _PageLinks(self._options, self._ledger, namespace) as links:
+                at = job_queue(queue, self._options)
+                links.check(at)
+                actions = LetterActions(links, at, user)
+                report = actions.replay(actions.opened(), keys, each=each)
+            text = f"{replayed:,} of {number} replayed: they are in {queue} again, in their next rounds."
+            result = _logged(text, report.unlogged)
+            if report.error is not None:
+                rest = "The others are unchanged: look at the page, and replay them again."
+                result = ActionResult("error", redact(f"{text} Then: {report.error} {rest}"))
+        except SteadyWorkerError as error:
+            result = ActionResult("error", redact(f"Nothing was replayed: {error}"))
+        except Exception:  # noqa: BLE001 - the page goes on
+            _log.error("%s", plain_text(traceback.format_exc()))
+            text = f"{replayed:,} of {number} replayed, then an error of SteadyWorker; the log of `steadyworker dashboard` has it."
+            result = ActionResult("error", text)
+        finally:
+            keep(result, name)
+            self._bulk.release()
 
 
 class _PageLinks(Connections):

@@ -74,6 +74,7 @@ class FailureGroup(Struct, frozen=True):
         first, last: The times of the first and of the last failure.
         why: The reason of the last failure.
         newest: The last jobs.
+        dead_jobs: All dead jobs of the group that were read, each with the time of its failure.
     """
 
     namespace: str
@@ -87,6 +88,7 @@ class FailureGroup(Struct, frozen=True):
     last: float
     why: str
     newest: Sequence[JobId]
+    dead_jobs: Sequence[tuple[float, JobId]]
 
     @property
     def number(self) -> int:
@@ -106,6 +108,14 @@ class FailuresPage(Struct, frozen=True):
 
 def failures_page(once: ReadOnce, now: float, sought: Sought) -> FailuresPage:
     """Return the content of the page, by three queries."""
+    groups, more = failure_groups(once, now, sought)
+    dead, retrying = sum(group.dead for group in groups), sum(group.retrying for group in groups)
+    headline = _headline(dead, retrying, len(groups), more=more)
+    return FailuresPage(headline, sought, groups[:MOST_GROUPS], len(groups), more)
+
+
+def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence[FailureGroup], bool]:
+    """Return all groups of the newest failures, the largest first, and whether there are more failures than were read."""
     ledger = once.as_ledger
     since, before = _bounds(sought.when, now)
     which = JobFilter(sought.namespace, sought.queue, since=since, grep=sought.text or None)
@@ -131,7 +141,7 @@ def failures_page(once: ReadOnce, now: float, sought: Sought) -> FailuresPage:
         parts.setdefault(key, []).append(row)
     groups = [_group(*key, found) for key, found in parts.items()]
     groups.sort(key=lambda group: (-group.dead, -group.retrying, -group.last))
-    return FailuresPage(_headline(rows, len(groups), more=more), sought, groups[:MOST_GROUPS], len(groups), more)
+    return groups, more
 
 
 def own_frame(traceback: str) -> str:
@@ -159,6 +169,7 @@ def _group(namespace: str, queue: str, kind: str, frame: str, rows: Sequence[Row
         _at(newest[0]),
         why_text(ListedJob(newest[0])),
         [row.id for row in newest[:MOST_KEYS]],
+        [(_at(row), row.id) for row in newest if row.job_state is JobState.DEAD],
     )
 
 
@@ -186,13 +197,13 @@ def _bounds(when: str, now: float) -> tuple[float | None, float | None]:
             return None, None
 
 
-def _headline(rows: Sequence[Row], groups: int, *, more: bool) -> str:
-    if not rows:
+def _headline(dead: int, retrying: int, groups: int, *, more: bool) -> str:
+    if not groups:
         return "No job has failed"
-    counts = Counter(row.job_state for row in rows)
     parts = [
-        f"{count_text(counts[JobState.DEAD], 'dead job')}" if counts[JobState.DEAD] else "",
-        f"{count_text(counts[JobState.RETRYING], 'job')} to retry" if counts[JobState.RETRYING] else "",
+        count_text(dead, "dead job") if dead else "",
+        f"{count_text(retrying, 'job')} to retry" if retrying else "",
+        count_text(groups, "cause"),
     ]
-    text = f"{', '.join(part for part in parts if part)}, {count_text(groups, 'cause')}"
+    text = ", ".join(part for part in parts if part)
     return f"The last {text}" if more else text

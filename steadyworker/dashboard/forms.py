@@ -18,6 +18,7 @@ from hashlib import sha256
 from msgspec import Struct
 
 from steadyworker.dashboard.addresses import job_path, names_of, names_path
+from steadyworker.dashboard.failures import FailureGroup, Sought
 from steadyworker.dashboard.queues import QueueLine
 from steadyworker.dashboard.workers import WorkerLine
 from steadyworker.ledger.base import Row, State
@@ -25,6 +26,7 @@ from steadyworker.ledger.facts import Pause
 from steadyworker.ledger.listing import Liveness
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
+from steadyworker.units import count_text
 
 MOST_RESULTS, MOST_TARGETS = 500, 10_000
 """The numbers of results, and of targets of an action, that this process remembers."""
@@ -36,10 +38,14 @@ LONGEST_REASON = 300
 """The largest number of characters of a reason."""
 
 OF_A_JOB = ("cancel", "undo", "retry", "reschedule", "replay", "restart", "drop")
+OF_A_GROUP = "replay-group"
 OF_A_QUEUE = ("pause", "resume")
 OF_A_WORKER = ("quiet", "loud")
 
-_NAMES = {**dict.fromkeys(OF_A_JOB, 3), **dict.fromkeys(OF_A_QUEUE, 2), **dict.fromkeys(OF_A_WORKER, 1)}
+MOST_UNTYPED = 50
+"""The largest number of jobs that a form changes without a typed number."""
+
+_NAMES = {**dict.fromkeys(OF_A_JOB, 3), **dict.fromkeys(OF_A_QUEUE, 2), **dict.fromkeys(OF_A_WORKER, 1), OF_A_GROUP: 8}
 """For each action, the number of names in the address of its target."""
 
 _UNFINISHED = (State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED)
@@ -55,8 +61,9 @@ class Offer(Struct, frozen=True):
         seal: The seal of the form.
         label: The text of the button.
         about: What the button acts on, for a screen reader.
-        field: The field of the form, `reason` or `delay`; or empty.
+        field: The field of the form, `reason`, `delay` or `number`; or empty.
         hint: The explanation of the action; with one, the button needs a second click.
+        same: What stays the same when the target changes; empty if that is the target.
     """
 
     do: str
@@ -66,11 +73,12 @@ class Offer(Struct, frozen=True):
     about: str
     field: str = ""
     hint: str = ""
+    same: str = ""
 
     @property
     def id(self) -> str:
         """The id of the form on the page, the same after each refresh."""
-        return f"{self.do}-{sha256(self.on.encode()).hexdigest()[:10]}"
+        return f"{self.do}-{sha256((self.same or self.on).encode(errors='surrogatepass')).hexdigest()[:10]}"
 
 
 class AskedAction:
@@ -81,10 +89,10 @@ class AskedAction:
         do, on: The action, and the address of its target.
         names: The names in this address.
         seal: The seal of the form.
-        reason, delay: The fields of the form.
+        reason, delay, number: The fields of the form.
     """
 
-    def __init__(self, act: str, reason: str, delay: str) -> None:
+    def __init__(self, act: str, reason: str, delay: str, number: str) -> None:
         """Read the value of a form's button; raise ValueError if no form has this value."""
         self.do, self.on, self.seal = act.split(" ")
         self.names: Sequence[str] = names_of(self.on)
@@ -92,6 +100,7 @@ class AskedAction:
             raise ValueError(act)
         self.reason = plain_text(reason.strip(), LONGEST_REASON)
         self.delay = delay
+        self.number = number.strip()
 
     @property
     def namespace(self) -> str | None:
@@ -104,11 +113,13 @@ class AskedAction:
         if self.do in OF_A_JOB:
             namespace, queue, key = self.names
             return "/failures" if self.do == "drop" else job_path(namespace, queue, key)
+        if self.do == OF_A_GROUP:
+            return "/failures"
         return "/queues" if self.do in OF_A_QUEUE else "/workers"
 
 
 class ActionResult(Struct, frozen=True):
-    """The result of an action in words, and its colour: `fine` or `error`."""
+    """The result of an action in words, and its colour: `fine`, `error`, or empty while the action goes on."""
 
     level: str
     text: str
@@ -141,9 +152,9 @@ class Seals:
                 self._last.popitem(last=False)
             return True
 
-    def keep(self, result: ActionResult) -> str:
-        """Keep a result for the page after it; return its name, which is a secret."""
-        name = secrets.token_urlsafe(9)
+    def keep(self, result: ActionResult, name: str = "") -> str:
+        """Keep a result for the page after it, in place of the one of this name; return its name, which is a secret."""
+        name = name or secrets.token_urlsafe(9)
         with self._lock:
             self._results[name] = result
             while len(self._results) > MOST_RESULTS:
@@ -194,6 +205,24 @@ class Forms:
             hint = "Deletes the dead letter and the record of the job for good."
             offers.append(self._offer("drop", on, seen, "Drop", key, hint=hint))
         return offers
+
+    def group(self, group: FailureGroup, sought: Sought) -> Offer | None:
+        """Return the form that replays the dead jobs of a group which the page shows; later ones stay."""
+        if not group.dead:
+            return None
+        # An empty part of an address names nothing, so each has a letter before it.
+        same = [group.kind, group.path, sought.namespace or "", sought.when, sought.text]
+        last = repr(max(at for at, _ in group.dead_jobs))
+        on = names_path(group.namespace, group.queue, *(f"={text}" for text in same), last)
+        number = f"{group.dead:,}"
+        hint = f"Replays {count_text(group.dead, 'dead job')}, each in its next round, from its last checkpoint."
+        field = ""
+        if group.dead > MOST_UNTYPED:
+            field, hint = "number", f"{hint} Type {group.dead} to confirm the number."
+        seal = self._seals.seal(OF_A_GROUP, on, str(group.dead), self._user)
+        about = f"of {group.kind} in {group.queue}"
+        place = f"{group.namespace}/{group.queue}/{group.kind}/{group.path}"
+        return Offer(OF_A_GROUP, on, seal, f"Replay {number}", about, field, hint, place)
 
     def queue(self, line: QueueLine) -> Offer:
         """Return the form that pauses a queue, or ends its pause."""

@@ -244,7 +244,9 @@ def test_another_site_cannot_frame_the_page(browser: Browser, url: str, tmp_path
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("path", ["/queues", "/workers", "/job/shop/exports/crashing"])
+@pytest.mark.parametrize(
+    "path", ["/failures", "/queues", "/workers", "/job/shop/exports/crashing", "/job/shop/exports/failed"]
+)
 def test_a_page_with_forms_is_quiet_fits_and_can_be_read(
     browser: Browser, acting: tuple[FleetOfFacts, str], path: str, scheme: str, pictures: Path
 ) -> None:

@@ -19,15 +19,18 @@ from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.application import application
+from steadyworker.delivery import KEY
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Began, Claimed, JobId, KeptMessage, Ledger, Moving, Row, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.outcome import Counters, JobState
+from steadyworker.runner.dead_jobs import DeadJobs
 from steadyworker.system.person import who
 from steadyworker.testing.clock import FakeClock
 from tests.cli.kit import Queues
 from tests.cli.test_retry import interrupt, wait_for_retry
+from tests.conftest import Eventually
 from tests.dashboard.fleet_of_facts import MARKUP
 from tests.dashboard.kit import Answered, request
 from tests.ledger.pgkit import Schemas
@@ -367,3 +370,73 @@ def test_while_the_ledger_is_away_an_action_names_the_reason(
         patch.setattr(site.ledger, "cancel", away)
         answered = site.post(form)
     assert site.result(answered.headers["location"]) == "Expected an answer, got none: postgresql://app:***@db/x"
+
+
+# --- A group of failures --------------------------------------------------------------------------------------------------
+
+
+def ended(site: Site, location: str, eventually: Eventually) -> str:
+    """Return the result of a replay of a group when it has ended."""
+    eventually(lambda: "goes on" not in site.result(location))
+    return site.result(location)
+
+
+def test_a_group_is_replayed_and_later_failures_stay(site: Site, queues: Queues, eventually: Eventually) -> None:
+    for number in range(3):
+        queues.dead(f"k-{number}")
+    assert "Replay 3" in site.get("/failures").words
+    form = site.form("/failures", "replay-group")
+    queues.dead("later")
+    answered = site.post(form)
+    assert answered.headers["location"].startswith("/failures?did=")
+    result = ended(site, answered.headers["location"], eventually)
+    assert result == "3 of 3 jobs replayed: they are in exports again, in their next rounds."
+    assert {each.headers["sw-round"] for each in queues.received("exports", 3)} == {"1"}
+    assert site.row("later").job_state is JobState.DEAD
+    assert [(what, sorted(keys)) for _, what, _, keys, _ in site.log()] == [("replay", ["k-0", "k-1", "k-2"])]
+    again = site.post(form)
+    assert "Nothing was done" in site.result(again.headers["location"])
+
+
+@ONE
+def test_a_large_group_needs_its_number(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.forms.MOST_UNTYPED", 1)
+    monkeypatch.setattr("steadyworker.dashboard.doing.MOST_UNTYPED", 1)
+    queues.dead("k-1")
+    queues.dead("k-2")
+    assert "Type 2 to confirm the number." in site.get("/failures").words
+    form = site.form("/failures", "replay-group")
+    for number in ("", "3", "2x"):
+        refused = site.result(site.post(form, number=number).headers["location"])
+        assert refused == f"Nothing was done. Expected the number 2, got {number!r}."
+    assert site.log() == []
+    result = ended(site, site.post(form, number="2").headers["location"], eventually)
+    assert result.startswith("2 of 2 jobs replayed")
+
+
+@ONE
+def test_a_replay_that_ends_early_shows_how_far_it_came(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt replays the others; none is lost, and none is there twice."""
+    for number in range(5):
+        queues.dead(f"k-{number}")
+    begin, begun = DeadJobs.begin_round, list[int]()
+
+    def cut(self: DeadJobs, *arguments: Any, **options: Any) -> bool:
+        begun.append(1)
+        if len(begun) == 3:
+            raise LedgerUnavailable("Expected an answer, got none")
+        return begin(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadJobs, "begin_round", cut)
+        result = ended(site, site.post(site.form("/failures", "replay-group")).headers["location"], eventually)
+    assert result.startswith("2 of 5 jobs replayed")
+    assert "Then: Expected an answer, got none The others are unchanged" in result
+    rest = ended(site, site.post(site.form("/failures", "replay-group")).headers["location"], eventually)
+    assert rest.startswith("3 of 3 jobs replayed")
+    keys = [each.headers[KEY] for each in queues.received("exports", 5)]
+    assert sorted(keys) == [f"k-{number}" for number in range(5)]
