@@ -215,7 +215,7 @@ class Forms:
         last = repr(max(at for at, _ in group.dead_jobs))
         on = names_path(group.namespace, group.queue, *(f"={text}" for text in same), last)
         number = f"{group.dead:,}"
-        hint = f"Replays {count_text(group.dead, 'dead job')}, each in its next round, from its last checkpoint."
+        hint = f"Replays {count_text(group.dead, 'dead job')}: each replay begins the next round, from the last checkpoint."
         field = ""
         if group.dead > MOST_UNTYPED:
             field, hint = "number", f"{hint} Type {group.dead} to confirm the number."
