@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from steadyworker.clock import Times
+from steadyworker.config.resolve import load
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.application import application
@@ -118,6 +120,19 @@ def test_a_queue_has_its_numbers_and_what_is_unknown(page: ASGIApp) -> None:
     assert "refunds shop 0 – 0 unknown 0 unknown 9 0 of 36 busy 0 done none failed – 5 s ago" in words
     assert "paused by ann@desk 5 s ago: the bank is closed. steadyworker resume refunds ends the pause." in words
     assert "Unknown unacked, consumers: the broker's statistics are off." in words
+
+
+def test_of_many_queues_those_in_need_come_first_on_a_small_page(facts: FleetOfFacts) -> None:
+    for number in range(250):
+        facts.ledger.bind("shop", f"a-queue-{number}", "shop")
+    options = load({"state_dir": "/nothing"}, {}, Path("/"))
+    page = application(facts.ledger, checked_access(), clock=facts.clock, acting=options)
+    answered = request(page, "/queues")
+    words = answered.words
+    assert "252 queues, 1 needs a person, 1 paused" in words
+    assert words.index("exports shop 40") < words.index("refunds shop 0") < words.index("a-queue-0 shop")
+    assert "50 of 252" in words
+    assert len(answered.text.encode()) < 100_000
 
 
 def test_old_numbers_show_their_age(facts: FleetOfFacts, page: ASGIApp) -> None:
