@@ -72,9 +72,14 @@ class Doing:
         The user is the person in the log of actions, or without a name, the user of this process.
         A replay of a group goes on after this call; its result shows how far it came.
         """
-        if wanted.do == OF_A_GROUP:
-            return self._on_group(wanted, user)
-        return self.seals.keep(self._done(wanted, user))
+        try:
+            if wanted.do == OF_A_GROUP:
+                return self._on_group(wanted, user)
+            return self.seals.keep(self._done(wanted, user))
+        except Exception:  # noqa: BLE001 - one action fails, and the page goes on
+            _log.error("%s", plain_text(traceback.format_exc()))
+            text = "This is an error in SteadyWorker: the log of `steadyworker dashboard` has its traceback. Look at the page for what was done."
+            return self.seals.keep(ActionResult("error", text))
 
     def _done(self, wanted: AskedAction, user: str) -> ActionResult:
         try:

@@ -372,6 +372,24 @@ def test_while_the_ledger_is_away_an_action_names_the_reason(
     assert site.result(answered.headers["location"]) == "Expected an answer, got none: postgresql://app:***@db/x"
 
 
+@ONE
+def test_an_error_of_an_action_is_a_result_and_a_line_of_the_log(
+    site: Site, queues: Queues, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues.job("k-1", interrupt)
+    form = site.form(site.job_path("k-1"), "cancel")
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("password=hunter2")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.ledger, "cancel", fails)
+        answered = site.post(form)
+    assert "This is an error in SteadyWorker" in site.result(answered.headers["location"])
+    assert "ZeroDivisionError: password=***" in caplog.text
+    assert "content-security-policy" in answered.headers
+
+
 # --- A group of failures --------------------------------------------------------------------------------------------------
 
 
