@@ -2,7 +2,7 @@
 Actions: what a person does with jobs, dead letters and queues.
 
 The command line, `Client` and other programs share these actions.
-Each action works on one queue, and can be repeated: a second call changes only what the first call has not changed.
+Each action works on one queue or one worker process, and can be repeated: a second call changes only what the first call has not changed.
 An action on many jobs handles one job after the other, and reports each of them.
 If the broker or the ledger fails during an action, the action ends with an `ActionReport` of the finished jobs and the error.
 The jobs after that point are unchanged; a repeated action handles them.
@@ -17,4 +17,5 @@ If this entry cannot be written, the action still counts, and `ActionReport.unlo
 | `deadletters.py` | a dead-letter queue, the reason for each letter, and the two ways out of the queue |
 | `letters.py` | replay and drop dead letters, chosen by their facts |
 | `queues.py` | pause, resume, purge |
+| `workers.py` | a command to a worker process: quiet, resume |
 """

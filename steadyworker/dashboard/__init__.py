@@ -7,7 +7,8 @@ The page: what runs, what waits, which worker processes live, and the story of e
 
     site.mount("/jobs", app(ledger="postgresql://…", hosts=["ops.example.com"], behind_login=True))
 
-The page only reads the ledger, a bounded number of queries for each page, and it asks no broker.
+A page only reads the ledger, by a bounded number of queries, and asks no broker.
+Only actions write, and only with `--allow-actions`: they are the actions of the command line.
 It needs the extra `dashboard`: Starlette, Jinja2 and uvicorn.
 These three are small, widely used and typed; a web framework with forms, sessions and models has nothing to do here.
 
@@ -18,6 +19,9 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `application.py` | the addresses, and the way from a request to a page |
 | `reader.py` | reads of the ledger: one for many viewers, and the last known state while the ledger is away |
 | `addresses.py` | the address of a job |
+| `forms.py` | the actions that a page offers, and the seals of their forms |
+| `doing.py` | the actions |
+| `failures.py` | failed jobs in groups of one cause |
 | `running.py`, `queues.py`, `workers.py`, `warned.py`, `job.py` | the content of each page, as values |
 | `job_line.py` | a running or waiting job as a row |
 | `estimates.py` | the time that is left, and the durations of runs, as honest ranges |
@@ -27,7 +31,7 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `cli/` | the verb `dashboard` |
 
 The core imports nothing of this package; the command line finds the verb by its entry point.
-This package imports no runner, so the page can never run, settle or decide a job.
+Without actions, this package imports no runner, so the page can never run, settle or decide a job.
 """
 
 from __future__ import annotations

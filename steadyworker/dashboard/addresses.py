@@ -9,6 +9,7 @@ A plain name stays as it is.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from steadyworker.ledger.job_id import JobId
@@ -16,24 +17,34 @@ from steadyworker.ledger.job_id import JobId
 _WRITTEN = re.compile(r"~([0-9A-Fa-f]{2})")
 _PARTS = 3
 LONGEST = 3000
-"""The largest number of characters of a job's part of an address."""
+"""The largest number of characters of the names in an address."""
 
 
 def job_path(namespace: str, queue: str, key: str) -> str:
     """Return the path of a job's page."""
-    return "/job/" + "/".join(map(_written, (namespace, queue, key)))
+    return f"/job/{names_path(namespace, queue, key)}"
+
+
+def names_path(*names: str) -> str:
+    """Return names as the parts of a path."""
+    return "/".join(map(_written, names))
+
+
+def names_of(path: str) -> Sequence[str]:
+    """Return the names that the parts of a path mean; none if a part is empty, or means no name."""
+    parts = path.split("/")
+    if len(path) > LONGEST or not all(parts):
+        return ()
+    try:
+        return [_read(part) for part in parts]
+    except UnicodeError:
+        return ()
 
 
 def job_of(rest: str) -> JobId | None:
     """Return the job that the part of the path after `/job/` names, without its round; None if it names no job."""
-    parts = rest.split("/")
-    if len(parts) != _PARTS or len(rest) > LONGEST or not all(parts):
-        return None
-    try:
-        namespace, queue, key = parts
-        return JobId(_read(namespace), _read(queue), _read(key))
-    except UnicodeError:
-        return None
+    names = names_of(rest)
+    return JobId(names[0], names[1], names[2]) if len(names) == _PARTS else None
 
 
 def _written(name: str) -> str:

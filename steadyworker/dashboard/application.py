@@ -10,22 +10,24 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from steadyworker.backends.opening import open_ledger
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.config.resolve import load
+from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
+from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
+from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
@@ -38,16 +40,22 @@ from steadyworker.ledger.facts import Action
 from steadyworker.pages import environment as pages
 from steadyworker.text.plain_text import plain_text
 
-THREADS = 4
-"""The number of pages that are read and drawn at the same time; others wait."""
+if TYPE_CHECKING:
+    from steadyworker.dashboard.doing import Doing
+
+THREADS, ACTING = 4, 2
+"""The numbers of pages that are read and drawn, and of actions, at the same time; others wait."""
 
 MOST_ACTIONS = 200
 """The number of actions on their page."""
 
 _LONGEST_NAME = 300
+_LARGEST_FORM = 16 << 10
+_FORM = "application/x-www-form-urlencoded"
 _ASSETS = {"css": "text/css", "js": "text/javascript"}
 _TITLES = {
     "running": "Running",
+    "failures": "Failures",
     "queues": "Queues",
     "workers": "Workers",
     "warnings": "Warnings",
@@ -68,6 +76,8 @@ def app(
     user_header: str | None = None,
     peers: Iterable[str] = (),
     behind_login: bool = False,
+    allow_actions: bool = False,
+    broker: str | None = None,
 ) -> Starlette:
     """
     Return the page as an ASGI application, to mount below any path of an application of yours.
@@ -82,19 +92,34 @@ def app(
         user_header: The header in which your proxy names the user; it needs `peers`.
         peers: The addresses of these proxies, such as `10.0.0.0/24`.
         behind_login: Your application has authenticated each request; the page then checks only the host and the origin.
+        allow_actions: Offer actions: who may see the page may cancel and retry jobs, pause queues, and quiet worker processes.
+            The forms serve only in the process that drew them, so serve the page from one process.
+        broker: The URL of the broker, for actions that send a message; by default, the setting `broker`.
 
     Raises:
         ConfigError: A value is invalid, or the URL names no ledger.
     """
-    given = {name: value for name, value in (("ledger", ledger), ("namespace", namespace)) if value is not None}
-    options = load(given, os.environ, Path.cwd(), None)
+    named = (("ledger", ledger), ("namespace", namespace), ("broker", broker))
+    options = load({name: value for name, value in named if value is not None}, os.environ, Path.cwd(), None)
     access = checked_access(hosts, token, user_header, peers, behind_login=behind_login)
-    return application(open_ledger(options), access, options.namespace)
+    return application(open_ledger(options), access, options.namespace, acting=options if allow_actions else None)
 
 
-def application(ledger: Ledger, access: Access, namespace: str | None = None, clock: Clock | None = None) -> Starlette:
-    """Return the application on this open ledger; its end closes the ledger."""
-    page = _Pages(Reader(ledger, clock or SystemClock()), namespace)
+def application(
+    ledger: Ledger,
+    access: Access,
+    namespace: str | None = None,
+    clock: Clock | None = None,
+    *,
+    acting: Options | None = None,
+) -> Starlette:
+    """Return the application on this open ledger; its end closes the ledger. With the settings `acting`, it offers actions."""
+    doing = None
+    if acting is not None:
+        from steadyworker.dashboard.doing import Doing
+
+        doing = Doing(acting, ledger, clock or SystemClock())
+    page = _Pages(Reader(ledger, clock or SystemClock()), namespace, doing)
 
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncIterator[None]:
@@ -103,11 +128,13 @@ def application(ledger: Ledger, access: Access, namespace: str | None = None, cl
 
     routes = [
         Route("/", page.endpoint(page.running), name="running"),
+        Route("/failures", page.endpoint(page.failures), name="failures"),
         Route("/queues", page.endpoint(page.queues), name="queues"),
         Route("/workers", page.endpoint(page.workers), name="workers"),
         Route("/job/{rest:path}", page.endpoint(page.job), name="job"),
         Route("/warnings", page.endpoint(page.warnings), name="warnings"),
         Route("/actions", page.endpoint(page.actions), name="actions"),
+        Route("/act", page.act, name="act", methods=["POST"]),
         Route("/assets/{name}", page.asset, name="asset"),
     ]
     handlers: dict[Any, Any] = {HTTPException: page.refused}
@@ -123,11 +150,13 @@ Drawn = tuple[str, ReadPage[Any] | None]
 class _Pages:
     """The pages of one ledger; each is read and drawn in a thread."""
 
-    def __init__(self, reader: Reader, namespace: str | None) -> None:
+    def __init__(self, reader: Reader, namespace: str | None, doing: Doing | None) -> None:
         self._reader = reader
         self._namespace = namespace
+        self._doing = doing
         self._templates = pages.environment(Path(__file__).with_name("templates"))
         self._limiter: CapacityLimiter | None = None
+        self._acting: CapacityLimiter | None = None
         self._assets: dict[str, tuple[bytes, str]] = {}
         names = {}
         for ending, kind in _ASSETS.items():
@@ -138,15 +167,22 @@ class _Pages:
             "assets": names,
             "job_path": job_path,
             "most_actions": MOST_ACTIONS,
+            "longest_reason": LONGEST_REASON,
+            "longest_text": LONGEST_TEXT,
+            "times": WHEN,
         }
 
     def running(self, request: Request) -> Drawn:
-        queue = request.query_params.get("queue", "")[:_LONGEST_NAME] or None
-        namespace = request.query_params.get("broker", "")[:_LONGEST_NAME] or self._namespace
-        if self._namespace not in (None, namespace):
-            namespace = self._namespace
+        namespace, queue = self._chosen(request)
         key = ("running", namespace, queue)
         return "running.html", self._reader.page(key, lambda once, now: RunningPage(once, now, namespace, queue))
+
+    def failures(self, request: Request) -> Drawn:
+        when = request.query_params.get("when", "")
+        text = request.query_params.get("text", "").strip()[:LONGEST_TEXT]
+        sought = Sought(*self._chosen(request), when if when in WHEN else "", text)
+        page = self._reader.page(("failures", sought), lambda once, now: failures_page(once, now, sought))
+        return "failures.html", page
 
     def queues(self, _: Request) -> Drawn:
         return "queues.html", self._reader.page("queues", lambda once, now: queues_page(once, now, self._namespace))
@@ -175,12 +211,39 @@ class _Pages:
             )
         return "job.html", page
 
+    def _chosen(self, request: Request) -> tuple[str | None, str | None]:
+        """Return the namespace and the queue that an address names; None for all."""
+        queue = request.query_params.get("queue", "")[:_LONGEST_NAME] or None
+        namespace = request.query_params.get("broker", "")[:_LONGEST_NAME] or self._namespace
+        return (namespace if self._namespace is None else self._namespace), queue
+
     async def asset(self, request: Request) -> Response:
         content, kind = self._assets.get(request.path_params["name"], (None, ""))
         if content is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         # The name changes with the content, and the content has nothing of the ledger.
         return Response(content, media_type=kind, headers={"cache-control": "private, max-age=31536000, immutable"})
+
+    async def act(self, request: Request) -> Response:
+        """Do what a form asks for, and lead to the page of what it acts on, which shows the result."""
+        if self._doing is None:
+            return self._failed(
+                request,
+                HTTPStatus.FORBIDDEN,
+                "This page is read only",
+                "Nothing was done. `steadyworker dashboard --allow-actions` offers actions.",
+            )
+        if self._acting is None:
+            self._acting = CapacityLimiter(ACTING)
+        wanted = await _wanted(request)
+        if wanted is None or (wanted.namespace is not None and self._namespace not in (None, wanted.namespace)):
+            text = "Nothing was done: no form of this page sends this."
+            return self._failed(request, HTTPStatus.BAD_REQUEST, "This is no form of this page", text)
+        user = request.scope["state"]["user"]
+        name = await to_thread.run_sync(self._doing.act, wanted, user, limiter=self._acting)
+        self._reader.read_again()
+        root = quote(request.scope.get("root_path", ""), safe="/-_.~")
+        return RedirectResponse(f"{root}{wanted.path}?did={name}", HTTPStatus.SEE_OTHER)
 
     def endpoint(self, draw: Callable[[Request], Drawn]) -> Callable[[Request], Any]:
         """Return the endpoint that draws a page in a thread; a failure is a page, too."""
@@ -215,7 +278,7 @@ class _Pages:
         assert isinstance(error, HTTPException)
         texts = {
             HTTPStatus.NOT_FOUND: ("Nothing has this address", "The links above lead to every page."),
-            HTTPStatus.METHOD_NOT_ALLOWED: ("This address only shows a page", "Nothing was changed."),
+            HTTPStatus.METHOD_NOT_ALLOWED: ("This address has no such method", "Nothing was changed."),
         }
         status = HTTPStatus(error.status_code)
         headline, text = texts.get(status, (status.phrase, ""))
@@ -232,11 +295,14 @@ class _Pages:
         self, request: Request, status: HTTPStatus, template: str, page: ReadPage[Any] | None, **values: Any
     ) -> Response:
         name = template.removesuffix(".html")
-        now = self._reader.now()
+        now, user, doing = self._reader.now(), request.scope["state"]["user"], self._doing
+        did = request.query_params.get("did", "")
         html = self._templates.get_template(template).render(
             root=quote(request.scope.get("root_path", ""), safe="/-_.~"),
             nonce=request.scope["state"]["nonce"],
-            user=request.scope["state"]["user"],
+            user=user,
+            forms=None if doing is None else Forms(doing.seals, user, doing.waits),
+            result=doing.seals.result(did) if doing is not None and did else None,
             ledger=self._reader.url,
             place=name,
             title=_TITLES.get(name, "Not shown"),
@@ -246,3 +312,19 @@ class _Pages:
             **values,
         )
         return Response(html, status, media_type="text/html")
+
+
+async def _wanted(request: Request) -> AskedAction | None:
+    """Return the action that a form asks for; None if the body is too large, or no form."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        return None
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_FORM:
+            return None
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=10, errors="strict")
+        return AskedAction(*(fields.get(name, [""])[0] for name in ("act", "reason", "delay", "number")))
+    except ValueError:  # also UnicodeError
+        return None

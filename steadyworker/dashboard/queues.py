@@ -21,8 +21,8 @@ from steadyworker.units import span
 
 HOUR = 3600.0
 
-MOST_QUEUES = 200
-"""The largest number of queues on the page."""
+MOST_QUEUES = 50
+"""The largest number of queues on the page, so that it has less than 100 kB; those that need a person, and paused ones, come first."""
 
 _UNMEASURED = "no worker process of this ledger has measured it within a day"
 _NUMBERS = ("ready", "oldest_age", "delayed", "unacked", "dead", "consumers")
@@ -69,11 +69,13 @@ def queues_page(once: ReadOnce, now: float, namespace: str | None) -> QueuesPage
     living = [each for each in ledger.owners() if liveness(each, Times()) is not Liveness.GONE]
     lines = [
         _line(each, ages.get((each.namespace, each.queue)), living, minutes.get((each.namespace, each.queue), []))
-        for each in queues_now(ledger, names[:MOST_QUEUES], recorded_depth(ledger))
+        for each in queues_now(ledger, names, recorded_depth(ledger))
     ]
     troubled = sum(bool(line.notices) for line in lines)
     paused = sum(line.now.pause is not None for line in lines)
-    return QueuesPage(_headline(len(names), troubled, paused), lines, len(names))
+    if len(lines) > MOST_QUEUES:
+        lines.sort(key=lambda line: (not line.notices, line.now.pause is None))
+    return QueuesPage(_headline(len(names), troubled, paused), lines[:MOST_QUEUES], len(names))
 
 
 def recorded_depth(ledger: Ledger) -> Callable[[str, str], Depth]:

@@ -37,7 +37,7 @@ Held = Sequence[tuple[Row, Progress | None]]
 _READS = frozenset(
     {
         *("url", "bindings", "owners", "read", "message", "orphans", "last_round", "last_progress"),
-        *("attempts", "result", "link_events", "minutes", "pauses", "actions", "depths"),
+        *("attempts", "tracebacks", "result", "link_events", "minutes", "pauses", "actions", "depths"),
     }
 )
 
@@ -171,6 +171,12 @@ class Reader:
                 fresh = AWAY
             kept.until = self._clock.monotonic() + fresh
             return cast(ReadPage[Content], kept.page)
+
+    def read_again(self) -> None:
+        """Read each page again at its next request, because an action has changed something."""
+        with self._lock:
+            for kept in self._kept.values():
+                kept.until = 0.0
 
     def _kept_of(self, key: Hashable) -> _Kept:
         with self._lock:

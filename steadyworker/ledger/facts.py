@@ -27,6 +27,9 @@ MOST_ATTEMPTS = 20
 CHECKPOINT_SHOWN = 200
 """The largest number of characters of a checkpoint that an attempt keeps."""
 
+TRACEBACK_END = 4000
+"""The number of characters of each traceback that `Facts.tracebacks` returns; the last frames are at the end."""
+
 LOST = "lost"
 """The outcome of a run that ended without one, because its worker process died, froze, or lost the job."""
 LinkChange = Literal["connected", "lost", "blocked", "unblocked", "draining", "adopted", "delivery-lost"]
@@ -262,6 +265,14 @@ class Facts(Protocol):
 
         The ledger deletes the attempts together with the job's row.
         If a worker process of an earlier version began a run, its attempt is missing.
+        """
+        ...
+
+    def tracebacks(self, ids: Sequence[JobId]) -> Mapping[JobId, str]:
+        """
+        Return, for each of these jobs, the end of the last traceback that a run left, at most `TRACEBACK_END` characters.
+
+        Jobs without a traceback are left out.
         """
         ...
 

@@ -14,12 +14,15 @@
     for (const part of document.querySelectorAll("[data-part]")) {
       const next = fresh.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`);
       if (!next || next.outerHTML === last.get(part.dataset.part)) continue;
+      if (part.contains(document.activeElement) && document.activeElement.matches("input")) continue; // the reader types
       last.set(part.dataset.part, next.outerHTML);
       const open = new Map([...part.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
       const focused = part.contains(document.activeElement) ? document.activeElement : null;
       const place = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.matches("a[href]") ? `a[href="${CSS.escape(focused.getAttribute("href"))}"]` : "");
       for (const each of next.querySelectorAll("details[id]")) each.open = open.get(each.id) ?? each.open;
       const scrolled = [...part.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+      const typed = new Map([...part.querySelectorAll("input[id]")].map((each) => [each.id, each.value]));
+      for (const each of next.querySelectorAll("input[id]")) each.value = typed.get(each.id) ?? each.value;
       part.replaceWith(next);
       next.querySelectorAll(".scroll").forEach((each, at) => { each.scrollLeft = scrolled[at] ?? 0; });
       if (place) next.querySelector(place)?.focus({ preventScroll: true });

@@ -14,6 +14,7 @@ from steadyworker.clock import Clock
 from steadyworker.ledger import retention
 from steadyworker.ledger.facts import (
     MOST_LISTED,
+    TRACEBACK_END,
     Action,
     Attempt,
     CommandName,
@@ -65,6 +66,15 @@ class MemoryFacts(Facts):
         with self._lock:
             job = self._jobs().get(id)
             return () if job is None else tuple(job.attempts.values())
+
+    @override
+    def tracebacks(self, ids: Sequence[JobId]) -> Mapping[JobId, str]:
+        with self._lock:
+            jobs = self._jobs()
+            runs = {id: [run.traceback for run in jobs[id].attempts.values()] for id in ids if id in jobs}
+        return {
+            id: texts[-1][-TRACEBACK_END:] for id, each in runs.items() if (texts := [text for text in each if text])
+        }
 
     @override
     def result(self, id: JobId) -> bytes | None:

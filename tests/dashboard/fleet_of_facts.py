@@ -65,6 +65,7 @@ class FleetOfFacts(Fleet):
         seconds: float,
         verdict: Verdict | None = None,
         round_: int = 0,
+        checkpoint: bytes | None = None,
     ) -> Row:
         """Claim a job, let time pass, and end its run."""
         body = json.dumps({"merchant": "m-23", "month": "2026-10", "password": SECRET}).encode()
@@ -84,6 +85,8 @@ class FleetOfFacts(Fleet):
             )
         )
         assert row is not None
+        if checkpoint is not None:
+            self.ledger.checkpoint(row.token, checkpoint)
         for _ in range(int(seconds // 30)):
             self.clock.advance(30.0)
             self.ledger.renew([row.token])
@@ -118,7 +121,7 @@ class FleetOfFacts(Fleet):
             "ValueError",
             "no such merchant: m-23",
         )
-        row = self.run("export-m-23", "new", None, error, seconds=600, verdict=retry)
+        row = self.run("export-m-23", "new", None, error, seconds=600, verdict=retry, checkpoint=b'{"page": 12}')
         self.ledger.facts.act(
             Action("ann@desk", "retry", "shop", "exports", ("export-m-23",), 1, "the merchant is back")
         )
@@ -137,7 +140,13 @@ class FleetOfFacts(Fleet):
             ]
         )
         assert self.ledger.done(
-            row.token, Ending("done", peak_memory=210 << 20, result=b'{"rows": 31404, "file": "payments-m-23.csv"}')
+            row.token,
+            Ending(
+                "done",
+                peak_memory=210 << 20,
+                checkpoint=b'{"page": 40}',
+                result=b'{"rows": 31404, "file": "payments-m-23.csv"}',
+            ),
         )
 
     def actions(self) -> None:

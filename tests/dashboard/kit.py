@@ -39,6 +39,7 @@ def request(
     host: str | None = "localhost:8080",
     client: str | None = "127.0.0.1",
     root_path: str = "",
+    body: bytes = b"",
     **headers: str,
 ) -> Answered:
     """Send one request to the application; a header's name has `_` in place of `-`."""
@@ -61,7 +62,7 @@ def request(
     }
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Any) -> None:
         sent.append(message)

@@ -19,7 +19,17 @@ from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.dashboard.kit import Answered, request
 
 TOKEN = "a-token-of-many-characters"
-ADDRESSES = ("/", "/queues", "/workers", "/warnings", "/actions", "/job/a/b/c", "/assets/page.css", "/nothing")
+ADDRESSES = (
+    "/",
+    "/failures",
+    "/queues",
+    "/workers",
+    "/warnings",
+    "/actions",
+    "/job/a/b/c",
+    "/assets/page.css",
+    "/nothing",
+)
 
 
 def asked(access: Access | None = None, path: str = "/", **values: Any) -> Answered:

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from steadyworker.clock import Times
+from steadyworker.config.resolve import load
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.application import application
+from steadyworker.depth import Depth
+from steadyworker.ledger.base import JobId
 from steadyworker.ledger.facts import Action
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
@@ -30,6 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 PAGES = {
     "running": "/",
+    "failures": "/failures",
     "queues": "/queues",
     "workers": "/workers",
     "warnings": "/warnings",
@@ -69,6 +73,17 @@ def fleet() -> FleetOfFacts:
 def url(fleet: FleetOfFacts) -> Iterator[str]:
     with served(application(fleet.ledger, checked_access(), clock=fleet.clock)) as url:
         yield url
+
+
+@pytest.fixture
+def acting(tmp_path: Path) -> Iterator[tuple[FleetOfFacts, str]]:
+    """A fleet of its own, and the address of its page with actions."""
+    clock, dead = FakeClock(), set[str]()
+    fleet = FleetOfFacts(MemoryLedger(clock, Times(), is_dead=dead.__contains__), clock, dead)
+    fleet.fill()
+    options = load({"state_dir": str(tmp_path / "state")}, {}, tmp_path)
+    with served(application(fleet.ledger, checked_access(), clock=clock, acting=options)) as url:
+        yield fleet, url
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +151,7 @@ def test_a_screen_reader_has_a_name_for_everything(browser: Browser, url: str, n
 def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) -> None:
     browser.open(url)
     reached = []
-    for _ in range(10):
+    for _ in range(11):
         browser.press("Tab")
         reached.append(browser.run("document.activeElement.textContent.trim()"))
         assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -144,6 +159,7 @@ def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) ->
         "Skip to the content",
         "steadyworker",
         "Running",
+        "Failures",
         "Queues",
         "Workers",
         "Warnings",
@@ -209,7 +225,7 @@ def test_hostile_texts_run_no_script(browser: Browser, eventually: Eventually) -
         markup="</script></title><img src=x onerror=\"document.title='pwned'\"><script>document.title='pwned'</script>'\"",
     )
     with served(application(fleet.ledger, checked_access(), clock=clock)) as url:
-        for path in ("/", "/queues", "/workers", "/warnings", "/actions"):
+        for path in ("/", "/failures", "/queues", "/workers", "/warnings", "/actions"):
             browser.open(url + path)
             browser.run(
                 "window.asked = 0; const ask = fetch; window.fetch = (...all) => { window.asked += 1; return ask(...all); }"
@@ -225,6 +241,78 @@ def test_another_site_cannot_frame_the_page(browser: Browser, url: str, tmp_path
     frame.write_text(f'<!doctype html><iframe src="{url}/"></iframe>')
     browser.open(frame)
     assert any("frame-ancestors" in text or "frame" in text for text in browser.complaints())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "path", ["/failures", "/queues", "/workers", "/job/shop/exports/crashing", "/job/shop/exports/failed"]
+)
+def test_a_page_with_forms_is_quiet_fits_and_can_be_read(
+    browser: Browser, acting: tuple[FleetOfFacts, str], path: str, scheme: str, pictures: Path
+) -> None:
+    _, url = acting
+    for width in (320, 390, 1280):
+        browser.open(url + path, width=width, scheme=scheme)
+        browser.run("for (const each of document.querySelectorAll('details.act')) each.open = true")
+        assert browser.complaints() == []
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run(OVERLAPS) == []
+        assert [text for text in browser.run(CONTRASTS) if text[0] < LEAST_CONTRAST] == []
+        browser.picture(pictures / f"forms-{path.rpartition('/')[2]}-{width}-{scheme}.png")
+    nodes = [node for node in browser.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes]
+    assert {"button"} <= {role for role, _ in named}
+    assert [role for role, text in named if role in {"button", "textbox", "DisclosureTriangle"} and not text] == []
+
+
+def test_each_action_by_keyboard(browser: Browser, acting: tuple[FleetOfFacts, str], eventually: Eventually) -> None:
+    fleet, url = acting
+    ledger = fleet.ledger
+
+    def did(path: str, do: str, typed: str = "") -> str:
+        browser.open(url + path)
+        place = f"[id^='{do}-']"
+        if typed:
+            browser.run(f'document.querySelector("details{place} summary").focus()')
+            browser.press("Enter")
+            browser.press("Tab")
+            browser.call("Input.insertText", text=typed)
+        else:
+            browser.run(f'document.querySelector("button{place}").focus()')
+        browser.press("Enter")
+        eventually(lambda: browser.run("document.activeElement?.id") == "did")
+        assert browser.complaints() == []
+        text: str = browser.run("document.getElementById('did').textContent")
+        return text
+
+    job = "/job/shop/exports/crashing"
+    assert did(job, "cancel", "<b>no</b>") == "crashing is cancelled (it was retrying): it will not run again."
+    row = ledger.read(JobId("shop", "exports", "crashing"))
+    assert row is not None
+    assert row.cancel_reason == "<b>no</b>"
+    assert browser.run("document.querySelectorAll('main b').length") == 0
+    assert did(job, "undo") == "crashing is no longer cancelled: it runs when its message arrives."
+    assert did("/queues", "pause", "the bank is closed").startswith("exports is paused")
+    assert "the bank is closed" in browser.run("document.querySelector('main').textContent")
+    assert did("/queues", "resume").endswith("goes on: its worker processes receive messages again.")
+    assert did("/workers", "quiet").endswith("receives no new message within 2 s. Its jobs go on.")
+
+
+def test_a_refresh_keeps_what_the_reader_has_typed(
+    browser: Browser, acting: tuple[FleetOfFacts, str], eventually: Eventually
+) -> None:
+    fleet, url = acting
+    browser.open(f"{url}/queues")
+    browser.run("document.querySelector(\"details[id^='pause-'] summary\").focus()")
+    browser.press("Enter")
+    browser.press("Tab")
+    browser.call("Input.insertText", text="the bank")
+    browser.run("document.getElementById('pause').focus()")
+    fleet.ledger.facts.record_depth("shop", "exports", Depth(ready=4_321))
+    fleet.clock.advance(2.0)
+    eventually(lambda: "4,321" in browser.run("document.querySelector('main').textContent"))
+    assert browser.run("document.querySelector(\"details[id^='pause-']\").open") is True
+    assert browser.run("document.querySelector('input[name=reason]').value") == "the bank"
 
 
 def _action(detail: str) -> Action:

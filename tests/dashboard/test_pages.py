@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from steadyworker.clock import Times
+from steadyworker.config.resolve import load
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.application import application
+from steadyworker.dashboard.failures import Sought, failures_page, own_frame
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import ReadOnce
@@ -21,17 +25,19 @@ from steadyworker.dashboard.running import RunningPage
 from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import JobId, OwnerSeen
+from steadyworker.ledger.base import Ending, JobId, Moving, OwnerSeen, Verdict
 from steadyworker.ledger.facts import OwnerReport
+from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.cli.night import EXPORTS, SECRET
 from tests.cli.test_drill_screens import postgres, sqlite
-from tests.dashboard.fleet_of_facts import TURNED, FleetOfFacts, hostile
+from tests.dashboard.fleet_of_facts import TRACEBACK, TURNED, FleetOfFacts, hostile
 from tests.dashboard.kit import request
 
 ADDRESSES = (
     "/",
+    "/failures",
     "/queues",
     "/workers",
     "/warnings",
@@ -41,14 +47,16 @@ ADDRESSES = (
 )
 EVERY_LEDGER = pytest.mark.parametrize("facts", [sqlite, postgres], ids=["sqlite", "postgres"], indirect=True)
 CALLS = {
-    "running": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 7, "depths", "pauses"],
-    "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs"],
+    "running": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 7, "depths", "pauses", "link_events"],
+    "failures": ["jobs", "jobs", "tracebacks"],
+    "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs", "link_events"],
     "workers": ["owners", "jobs", "link_events"],
-    "warnings": ["owners", "bindings", "depths", "pauses", "jobs"],
+    "warnings": ["owners", "bindings", "depths", "pauses", "jobs", "link_events"],
     "actions": ["actions"],
     "job": [
         "owners",
         "bindings",
+        "pauses",
         *["orphans"] * 2,
         "last_round",
         "read",
@@ -106,12 +114,25 @@ def test_a_queue_has_its_numbers_and_what_is_unknown(page: ASGIApp) -> None:
     words = request(page, "/queues").words
     assert "2 queues, 1 needs a person, 1 paused" in words
     assert (
-        "exports shop 40 30 min 00 s 1 5 2 11 8 3 of 32 busy 525 done 1 failed 10 s–1 min 95 %: 1 min–5 min 5 s ago"
+        "exports shop 40 30 min 00 s 1 5 2 12 8 3 of 32 busy 525 done 1 failed 10 s–1 min 95 %: 1 min–5 min 5 s ago"
         in words
     )
     assert "refunds shop 0 – 0 unknown 0 unknown 9 0 of 36 busy 0 done none failed – 5 s ago" in words
     assert "paused by ann@desk 5 s ago: the bank is closed. steadyworker resume refunds ends the pause." in words
     assert "Unknown unacked, consumers: the broker's statistics are off." in words
+
+
+def test_of_many_queues_those_in_need_come_first_on_a_small_page(facts: FleetOfFacts) -> None:
+    for number in range(250):
+        facts.ledger.bind("shop", f"a-queue-{number}", "shop")
+    options = load({"state_dir": "/nothing"}, {}, Path("/"))
+    page = application(facts.ledger, checked_access(), clock=facts.clock, acting=options)
+    answered = request(page, "/queues")
+    words = answered.words
+    assert "252 queues, 1 needs a person, 1 paused" in words
+    assert words.index("exports shop 40") < words.index("refunds shop 0") < words.index("a-queue-0 shop")
+    assert "50 of 252" in words
+    assert len(answered.text.encode()) < 100_000
 
 
 def test_old_numbers_show_their_age(facts: FleetOfFacts, page: ASGIApp) -> None:
@@ -156,6 +177,7 @@ def test_a_job_has_its_story(page: ASGIApp) -> None:
         "14 Nov 22:31 the run lost its delivery, and goes on",
         "14 Nov 22:36 the run got a new delivery of its message",
         'Ended at checkpoint {"page": 40}',
+        'Began at checkpoint {"page": 12}',
         '"rows": 31404',
         "The ledger has no copy of its message, because the job is done.",
         "2 runs. A run goes on while its connection is lost",
@@ -213,6 +235,60 @@ def test_the_log_of_actions_names_who_did_what(page: ASGIApp) -> None:
     assert '<a class="mono" href="/job/shop/exports/export-m-0">' in answered.text
 
 
+def test_failures_of_one_cause_are_one_row(facts: FleetOfFacts, page: ASGIApp) -> None:
+    text = "no such merchant: m-23"
+    error = Ending("failed", f"ValueError: {text}", "ValueError", text, TRACEBACK)
+    again = Verdict(Moving.RETRY, error.reason, Counters(attempts=1), 600.0, "ValueError", text)
+    elsewhere = replace(error, traceback=TRACEBACK.replace("bank.py", "shop.py"))
+    for number in range(4):
+        facts.run(f"bank-{number}", "new", None, error, seconds=0, verdict=replace(again, target=Moving.DEAD))
+    facts.run("waits", "new", None, error, seconds=0, verdict=again)
+    facts.run("other", "new", None, elsewhere, seconds=0, verdict=again)
+    words = request(page, "/failures").words
+    assert "5 dead jobs, 3 jobs to retry, 4 causes" in words
+    assert "ValueError bank.py:12 in fetch exports 4 1 10:24:50 10:24:50" in words
+    assert "ValueError shop.py:12 in fetch exports – 1 10:24:50" in words
+    assert "and 2 others" in words
+    for path, expected in (
+        ("?text=BANK-2", "1 dead job, 1 cause"),
+        ("?text=nothing", "No job has failed"),
+        ("?when=hour", "5 dead jobs, 3 jobs to retry, 4 causes"),
+        ("?when=yesterday", "No job has failed"),
+        ("?when=other", "5 dead jobs, 3 jobs to retry, 4 causes"),
+        ("?broker=shop&queue=refunds", "No job has failed"),
+    ):
+        assert expected in request(page, f"/failures{path}").words
+    facts.clock.advance(86_400.0)
+    assert "5 dead jobs" in request(page, "/failures?when=yesterday").words
+    assert "No job has failed" in request(page, "/failures?when=today").words
+
+
+@pytest.mark.parametrize(
+    ("traceback", "expected"),
+    [
+        (TRACEBACK, "/srv/app/bank.py:12 in fetch"),
+        (f'{TRACEBACK}  File "/v/lib/python3.12/json/decoder.py", line 9, in decode\n', "/srv/app/bank.py:12 in fetch"),
+        ('  File "/v/site-packages/x.py", line 9, in f\n', "/v/site-packages/x.py:9 in f"),
+        ("ValueError: no frame", ""),
+        ("", ""),
+    ],
+)
+def test_the_place_of_a_failure_is_in_code_that_is_no_library(traceback: str, expected: str) -> None:
+    assert own_frame(traceback) == expected
+
+
+def test_more_failures_than_the_page_reads_are_named(
+    facts: FleetOfFacts, page: ASGIApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.failures.MOST_READ", 2)
+    dead = Verdict(Moving.DEAD, "no", Counters(attempts=1), 0.0, "ValueError", "no")
+    for number in range(3):
+        facts.run(f"dead-{number}", "new", None, Ending("failed", "no"), seconds=0, verdict=dead)
+    words = request(page, "/failures").words
+    assert "The last 2 dead jobs" in words
+    assert "More jobs have failed than the page reads" in words
+
+
 def test_one_queue_is_shown_alone(page: ASGIApp) -> None:
     words = request(page, "/?broker=shop&queue=refunds").words
     assert "Nothing needs a person" in words
@@ -246,7 +322,8 @@ def test_no_page_has_a_secret_or_a_name_in_its_title(page: ASGIApp) -> None:
         assert SECRET not in text
         titles |= set(re.findall("^<title>(.*?)</title>", text, re.MULTILINE))
     assert titles == {
-        f"{name} · SteadyWorker" for name in ("Running", "Queues", "Workers", "Warnings", "Log of actions", "A job")
+        f"{name} · SteadyWorker"
+        for name in ("Running", "Failures", "Queues", "Workers", "Warnings", "Log of actions", "A job")
     }
 
 
@@ -287,6 +364,7 @@ def calls(facts: FleetOfFacts) -> dict[str, list[str]]:
     now = facts.clock.wall()
     pages: dict[str, Any] = {
         "running": lambda once: RunningPage(once, now, None, None),
+        "failures": lambda once: failures_page(once, now, Sought()),
         "queues": lambda once: queues_page(once, now, None),
         "workers": lambda once: workers_page(once, now, None),
         "warnings": lambda once: warnings_page(once, None),

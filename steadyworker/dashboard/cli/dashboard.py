@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from steadyworker.backends.opening import open_ledger
-from steadyworker.cli.settings import settings
+from steadyworker.cli.settings import client_settings
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
 from steadyworker.system.private import access_findings
@@ -23,11 +23,12 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - the address is only compared
 Examples:
   steadyworker dashboard
   steadyworker dashboard --ledger postgresql://jobs@db.example/jobs --port 9000
+  steadyworker dashboard --allow-actions --broker amqp://guest@localhost/
   steadyworker dashboard --host 0.0.0.0 --allow-host ops.example.com --token-file /run/secrets/dashboard
   steadyworker dashboard --host 0.0.0.0 --allow-host ops.example.com \\
       --user-header X-Forwarded-User --trusted-peer 10.0.0.5
 \b
-The page only reads the ledger, and asks no broker.
+The page only reads the ledger, and asks no broker; an action of --allow-actions that sends a message needs the broker.
 On another address than loopback, the command needs a token or a proxy that names the user.
 With a token, a browser asks for a login: the token is the password, and any name is the user.""",
 )
@@ -53,7 +54,12 @@ With a token, a browser asks for a login: the token is the password, and any nam
     help="The address or network of such a proxy; can be given several times.",
 )
 @click.option("--root-path", default="", metavar="PATH", help="The path below which a proxy serves this page.")
-@settings("ledger", "namespace", "state_dir")
+@click.option(
+    "--allow-actions",
+    is_flag=True,
+    help="Who may see the page may cancel and retry jobs, pause queues, and quiet worker processes.",
+)
+@client_settings
 def command(
     options: Options,
     *,
@@ -64,6 +70,7 @@ def command(
     user_header: str | None,
     peers: tuple[str, ...],
     root_path: str,
+    allow_actions: bool,
 ) -> None:
     """
     Serve a page with jobs, queues and worker processes, until Ctrl-C.
@@ -86,7 +93,9 @@ def command(
         )
     root = f"/{root_path.strip('/')}".rstrip("/")
     with serving.listen(host, port) as listener:
-        app = application.application(open_ledger(options), rules, options.namespace)
+        app = application.application(
+            open_ledger(options), rules, options.namespace, acting=options if allow_actions else None
+        )
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"The page is at http://{shown}:{listener.getsockname()[1]}{root}/ (Ctrl-C ends it).")
         serving.server(app, root).run(sockets=[listener])

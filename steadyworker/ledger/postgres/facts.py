@@ -17,6 +17,7 @@ from steadyworker.adapter import Depth
 from steadyworker.ledger import retention
 from steadyworker.ledger.facts import (
     MOST_LISTED,
+    TRACEBACK_END,
     Action,
     Attempt,
     CommandName,
@@ -44,6 +45,16 @@ from steadyworker.ledger.postgres.session import PostgresSession
 from steadyworker.ledger.postgres.statements import NOW, after, committing
 from steadyworker.ledger.shared import attempt_of, pk_values
 
+_TRACEBACKS = """
+    SELECT wanted.place, run.last
+    FROM unnest(%(namespace)s::text[], %(queue)s::text[], %(key)s::text[], %(round)s::bigint[])
+            WITH ORDINALITY AS wanted (namespace, queue, key, round, place)
+        JOIN steadyworker_jobs USING (namespace, queue, key, round)
+        CROSS JOIN LATERAL (
+            SELECT right(traceback, %(most)s) AS last FROM steadyworker_attempts AS kept
+            WHERE kept.number = steadyworker_jobs.number AND traceback <> '' ORDER BY kept.fence DESC LIMIT 1
+        ) AS run
+"""
 _ADD_LINK_EVENTS = f"""
     {committing("'off'")}
     INSERT INTO steadyworker_link_events (at, owner, queue, epoch, event, why, fence)
@@ -150,6 +161,13 @@ class PostgresFacts(Facts):
     @override
     def attempts(self, id: JobId) -> Sequence[Attempt]:
         return [attempt_of(found) for found in self._fetch(sql.ATTEMPTS_OF, pk_values(id))]
+
+    @override
+    def tracebacks(self, ids: Sequence[JobId]) -> Mapping[JobId, str]:
+        names = ("namespace", "queue", "key", "round")
+        wanted = {name: [getattr(id, name) for id in ids] for name in names}
+        found = self._fetch(_TRACEBACKS, {**wanted, "most": TRACEBACK_END})
+        return {ids[number - 1]: end for number, end in found}
 
     @override
     def result(self, id: JobId) -> bytes | None:

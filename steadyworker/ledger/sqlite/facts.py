@@ -7,7 +7,7 @@ Facts that worker processes write every few seconds do not wait for the disk.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -17,6 +17,7 @@ from steadyworker.clock import Clock
 from steadyworker.ledger import retention
 from steadyworker.ledger.facts import (
     MOST_LISTED,
+    TRACEBACK_END,
     Action,
     Attempt,
     CommandName,
@@ -46,6 +47,15 @@ from steadyworker.ledger.sqlite.file import LedgerFile
 _LOSSY = "normal"
 """The level of the writes that a power failure may lose, even if the ledger syncs every other commit."""
 
+_TRACEBACKS = """
+    SELECT wanted.key, (
+        SELECT substr(traceback, -:most) FROM attempts WHERE number = job.rowid AND traceback <> '' ORDER BY fence DESC LIMIT 1
+    ) AS last
+    FROM json_each(:ids) AS wanted CROSS JOIN jobs AS job
+        ON job.namespace = json_extract(wanted.value, '$[0]') AND job.queue = json_extract(wanted.value, '$[1]')
+        AND job.key = json_extract(wanted.value, '$[2]') AND job.round = json_extract(wanted.value, '$[3]')
+    WHERE last IS NOT NULL
+"""
 _ADD_LINK_EVENT = "INSERT INTO link_events (at, owner, queue, epoch, event, why, fence) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _LINK_EVENTS = """
     SELECT owner, queue, at, epoch, event, why, fence FROM link_events
@@ -111,6 +121,11 @@ class SqliteFacts(Facts):
     @override
     def attempts(self, id: JobId) -> Sequence[Attempt]:
         return [attempt_of(found) for found in self._fetch(sql.ATTEMPTS_OF, pk_values(id))]
+
+    @override
+    def tracebacks(self, ids: Sequence[JobId]) -> Mapping[JobId, str]:
+        wanted = json.dumps([(id.namespace, id.queue, id.key, id.round) for id in ids])
+        return {ids[index]: end for index, end in self._fetch(_TRACEBACKS, {"ids": wanted, "most": TRACEBACK_END})}
 
     @override
     def result(self, id: JobId) -> bytes | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec.structs import asdict, replace
 
 from steadyworker.ledger.base import Began, Claimed, Ending, JobId, Ledger, Row, State
-from steadyworker.ledger.facts import CHECKPOINT_SHOWN, MOST_ATTEMPTS, Attempt
+from steadyworker.ledger.facts import CHECKPOINT_SHOWN, MOST_ATTEMPTS, TRACEBACK_END, Attempt
 from steadyworker.ledger.retention import Retention
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
@@ -216,6 +216,24 @@ class AttemptPromises(LedgerBench):
         counts = [len(ledger.facts.attempts(id)) for id in (JOB, rows["other"].id, runs.id)]
         assert counts == [0, 1, 1]
         assert seen(ledger).state is State.MOVED
+
+    def test_the_last_tracebacks_of_several_jobs_are_read_at_once(self, ledger: Ledger) -> None:
+        """A later run without a traceback hides none, and a long one is cut at its beginning."""
+        second, none, unknown = (JobId(JOB.namespace, JOB.queue, key) for key in ("second 'é'", "none", "unknown"))
+        row = begun(ledger)
+        assert ledger.moving(row.token, AGAIN, replace(FAILED, traceback="the first"))
+        assert ledger.moved(row.token)
+        row = begun(ledger, run=AGAIN_BEGUN, before=seen(ledger))
+        assert ledger.moving(row.token, AGAIN, FAILED)
+        assert ledger.moved(row.token)
+        row = begun(ledger, run=AGAIN_BEGUN, before=seen(ledger))
+        assert ledger.done(row.token, WELL)
+        long = begun(ledger, second)
+        assert ledger.moving(long.token, AGAIN, replace(FAILED, traceback=f"cut{'é' * TRACEBACK_END}"))
+        begun(ledger, none)
+        found = ledger.facts.tracebacks([unknown, second, none, JOB])
+        assert found == {JOB: FAILED.traceback, second: "é" * TRACEBACK_END}
+        assert ledger.facts.tracebacks([]) == {}
 
     def test_a_text_that_is_no_valid_unicode_is_recorded(self, ledger: Ledger) -> None:
         """A file name of undecodable bytes, and a NUL, can be in a traceback."""

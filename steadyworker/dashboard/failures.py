@@ -1,0 +1,209 @@
+"""
+The page of the failures: jobs that have failed for good, and jobs that wait for their retry, in groups.
+
+A group has one queue, one class of errors, and one place: the last frame of the traceback in code that is no library.
+So a thousand failures of one cause are one row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from steadyworker.dashboard.job_line import why_text
+from steadyworker.dashboard.reader import ReadOnce
+from steadyworker.ledger.base import JobFilter, JobId, Row, State
+from steadyworker.ledger.listing import ListedJob
+from steadyworker.outcome import JobState
+from steadyworker.text.redaction import redact
+from steadyworker.units import count_text
+
+MOST_READ = 1000
+"""The largest numbers of dead jobs and of waiting jobs that the page reads, newest first; the page shows that there are more."""
+
+MOST_GROUPS, MOST_KEYS = 60, 3
+"""The largest numbers of groups on the page, and of jobs that a group names."""
+
+LONGEST_TEXT = 200
+"""The largest number of characters of the text that a reader searches."""
+
+WHEN = {
+    "": "all that the ledger keeps",
+    "hour": "last hour",
+    "today": "today",
+    "yesterday": "yesterday",
+    "week": "last 7 days",
+}
+"""The times that a reader can choose; days are those of UTC, as all times of the page."""
+
+_HOUR, _DAY, _WEEK = 3600.0, 86400.0, 604800.0
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)(?:, in (\S+))?', re.MULTILINE)
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
+_LONGEST_KIND = 80
+
+
+class Sought(Struct, frozen=True):
+    """
+    What a reader seeks; empty texts and None fit every job.
+
+    Attributes:
+        namespace, queue: Only jobs of this queue.
+        when: A time of `WHEN`.
+        text: Only jobs with this text in key, reason, error or note.
+    """
+
+    namespace: str | None = None
+    queue: str | None = None
+    when: str = ""
+    text: str = ""
+
+
+class FailureGroup(Struct, frozen=True):
+    """
+    Failures of one cause.
+
+    Attributes:
+        namespace, queue: The queue.
+        kind: The class of the error, or the reason if there was no error.
+        place, path: File, line and function of the last own frame, and the whole path; empty without a traceback.
+        dead, retrying: The numbers of jobs.
+        first, last: The times of the first and of the last failure.
+        why: The reason of the last failure.
+        newest: The last jobs.
+        dead_jobs: All dead jobs of the group that were read, each with the time of its failure.
+    """
+
+    namespace: str
+    queue: str
+    kind: str
+    place: str
+    path: str
+    dead: int
+    retrying: int
+    first: float
+    last: float
+    why: str
+    newest: Sequence[JobId]
+    dead_jobs: Sequence[tuple[float, JobId]]
+
+    @property
+    def number(self) -> int:
+        """The number of all jobs."""
+        return self.dead + self.retrying
+
+
+class FailuresPage(Struct, frozen=True):
+    """The content of the page; `all_groups` is the number of groups, also of those that are left out; `more` jobs failed than were read."""
+
+    headline: str
+    sought: Sought
+    groups: Sequence[FailureGroup]
+    all_groups: int
+    more: bool
+
+
+def failures_page(once: ReadOnce, now: float, sought: Sought) -> FailuresPage:
+    """Return the content of the page, by three queries."""
+    groups, more = failure_groups(once, now, sought)
+    dead, retrying = sum(group.dead for group in groups), sum(group.retrying for group in groups)
+    headline = _headline(dead, retrying, len(groups), more=more)
+    return FailuresPage(headline, sought, groups[:MOST_GROUPS], len(groups), more)
+
+
+def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence[FailureGroup], bool]:
+    """Return all groups of the newest failures, the largest first, and whether there are more failures than were read."""
+    ledger = once.as_ledger
+    since, before = _bounds(sought.when, now)
+    which = JobFilter(sought.namespace, sought.queue, since=since, grep=sought.text or None)
+    rows: list[Row] = []
+    more = False
+    for states, wanted in (((State.DEAD,), JobState.DEAD), ((State.MOVING, State.MOVED), JobState.RETRYING)):
+        query = JobFilter(
+            which.namespace,
+            which.queue,
+            states,
+            last=True,
+            snoozed=False if wanted is JobState.RETRYING else None,
+            since=which.since,
+            grep=which.grep,
+        )
+        found = [row for row, _ in islice(ledger.jobs(query), MOST_READ + 1)]
+        more = more or len(found) > MOST_READ
+        rows += [row for row in found[:MOST_READ] if row.job_state is wanted and (before is None or _at(row) < before)]
+    ends = ledger.facts.tracebacks(tuple(row.id for row in rows)) if rows else {}
+    parts: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        key = (row.id.namespace, row.id.queue, _kind(row), own_frame(ends.get(row.id, "")))
+        parts.setdefault(key, []).append(row)
+    groups = [_group(*key, found) for key, found in parts.items()]
+    groups.sort(key=lambda group: (-group.dead, -group.retrying, -group.last))
+    return groups, more
+
+
+def own_frame(traceback: str) -> str:
+    """Return `path:line in function` of the last frame that is no library's, or of the last frame at all; empty without a frame."""
+    frames = _FRAME.findall(traceback)
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])] or frames
+    if not own:
+        return ""
+    path, line, function = own[-1]
+    return f"{path}:{line} in {function}" if function else f"{path}:{line}"
+
+
+def _group(namespace: str, queue: str, kind: str, frame: str, rows: Sequence[Row]) -> FailureGroup:
+    newest = sorted(rows, key=_at, reverse=True)
+    counts = Counter(row.job_state for row in rows)
+    return FailureGroup(
+        namespace,
+        queue,
+        kind,
+        redact(frame.rpartition("/")[2]),
+        redact(frame),
+        counts[JobState.DEAD],
+        counts[JobState.RETRYING],
+        _at(newest[-1]),
+        _at(newest[0]),
+        why_text(ListedJob(newest[0])),
+        [row.id for row in newest[:MOST_KEYS]],
+        [(_at(row), row.id) for row in newest if row.job_state is JobState.DEAD],
+    )
+
+
+def _kind(row: Row) -> str:
+    return redact(row.error_class or row.reason)[:_LONGEST_KIND] or "no error is recorded"
+
+
+def _at(row: Row) -> float:
+    return next(at for at in (row.ended_at, row.started_at, row.created_at) if at is not None)
+
+
+def _bounds(when: str, now: float) -> tuple[float | None, float | None]:
+    """Return the begin and the end of a time of `WHEN`."""
+    midnight = now - now % _DAY
+    match when:
+        case "hour":
+            return now - _HOUR, None
+        case "today":
+            return midnight, None
+        case "yesterday":
+            return midnight - _DAY, midnight
+        case "week":
+            return now - _WEEK, None
+        case _:
+            return None, None
+
+
+def _headline(dead: int, retrying: int, groups: int, *, more: bool) -> str:
+    if not groups:
+        return "No job has failed"
+    parts = [
+        count_text(dead, "dead job") if dead else "",
+        f"{count_text(retrying, 'job')} to retry" if retrying else "",
+        count_text(groups, "cause"),
+    ]
+    text = ", ".join(part for part in parts if part)
+    return f"The last {text}" if more else text
