@@ -224,8 +224,9 @@ class _PageLinks(Connections):
         return self._of_page
 
     @override
-    def namespace(self, queue: JobQueue) -> str:
-        """Return the namespace that the form names, without a question to the broker."""
+    def namespace(self, queue: JobQueue, *, bind: bool = True) -> str:
+        """Return the namespace that the form names, without a question to the broker; its jobs show that it is bound."""
+        del queue, bind
         return self._known
 
     def check(self, queue: JobQueue) -> None:

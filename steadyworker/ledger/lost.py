@@ -23,7 +23,7 @@ def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool) -> Seque
     Return a queue's overdue jobs whose message did not come, the latest first.
 
     With `stranded`, return the jobs that no worker process runs by itself, otherwise the jobs that wait for a worker process.
-    In a paused queue there are none, because its messages wait at the broker, and nobody can tell which of them is lost.
+    In a paused queue there are none, because its messages wait at the broker, and the ledger cannot know which of them is lost.
     """
     found = ledger.orphans(namespace, queue, OVERDUE, MOST, stranded=stranded)
     if found and any((pause.namespace, pause.queue) == (namespace, queue) for pause in ledger.facts.pauses()):
