@@ -98,6 +98,7 @@ WINGS: dict[str, Wing] = {
     "pages/": Wing(floors=1, seen_from=10),  # what rooms that draw pages share
     "dashboard/": Wing(floors=3, also=("pages/", "backends/opening.py", "backends/waiting.py"), seen_from=10),
     "dashboard/cli/": Wing(floors=8, also=("dashboard/",), seen_from=10),
+    "dashboard/top/": Wing(floors=8, also=("dashboard/",), seen_from=10),  # the command line's tables, and its actions
     "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it
     "testing/": Wing(floors=7, seen_from=10),  # shipped for users; never imported
 }
@@ -123,6 +124,7 @@ OPTIONAL_LIBRARIES = {"duckdb", "opentelemetry", "pamqp", "pcapy", "prometheus_c
 LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/cli/__init__.py": ("steadyworker.cli.",),  # a verb is imported when it is called
     "steadyworker/dashboard/cli/dashboard.py": ("steadyworker.dashboard.",),  # its libraries are an extra
+    "steadyworker/dashboard/top/command.py": ("steadyworker.dashboard.top.view",),  # its library is an extra
     "steadyworker/testing/plugin.py": ("",),  # pytest imports it at every start, in every project of a user's
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
     # Together they take a third of a child's start and 7 MB of each child; most Workers need neither.
