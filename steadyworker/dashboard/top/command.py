@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import click
 from rich.console import Console
@@ -67,7 +68,7 @@ def command(options: Options, *, once: bool, as_json: bool, allow_actions: bool)
 
 
 def _print(reader: Reader, namespace: str | None, *, as_json: bool) -> None:
-    tables = [reader.page(tab, lambda once, now, tab=tab: read_table(once, now, tab, namespace)).content for tab in Tab]
+    tables = [reader.page(tab, partial(read_table, tab=tab, namespace=namespace)).content for tab in Tab]
     if as_json:
         more = [table.tab.value for table in tables if table.more]
         head = {"at": instant(reader.now()), "ledger": reader.url, "more": more}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from enum import StrEnum
 from itertools import islice
 from typing import Any
@@ -132,7 +132,7 @@ def read_table(once: ReadOnce, now: float, tab: Tab, namespace: str | None, text
     return TopTable(tab, now, rows[:MOST_ROWS], len(rows) > MOST_ROWS, notes)
 
 
-def row_id(row: Value) -> tuple[object, ...]:
+def row_id(row: Value) -> Hashable:
     """Return what stays the same of a row from one reading to the next."""
     match row:
         case ListedJob():

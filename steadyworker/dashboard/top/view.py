@@ -41,8 +41,8 @@ _NAMED = 3
 HELP = """\
 tab, shift+tab, ← →, 1 to 5   another table
 ↑ ↓, j k, h l, home, end      another row; h and l move by a page
-enter                         the story of a job; what a queue or a worker process needs
-/                             only rows with a text; an empty text ends the filter
+enter                         the story of a job; what the row needs
+/                             only rows with a text; empty: all rows
 x, A                          select a row; select all rows, or none
 p                             stop and resume the refresh, which is each 2 s
 ?, q                          this help; quit, or close a window, as esc does
@@ -95,7 +95,7 @@ class Question(ModalScreen[list[str] | None]):
     """A question with one line for each answer; enter on the last line ends it, and esc gives None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss")]
-    DEFAULT_CSS = "Question { align: center bottom; } Question Vertical { height: auto; border-top: solid; } Question Input { border: none; height: 1; padding: 0; }"
+    DEFAULT_CSS = "Question { align: center bottom; } Question Vertical { height: auto; border-top: solid; }"
 
     def __init__(self, question: str, answers: Sequence[str], given: str = "") -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Question(ModalScreen[list[str] | None]):
             yield Static(Text(printable(self._question)), markup=False)
             for answer in self._answers:
                 yield Static(Text(f"{answer} (enter; esc ends this):"), markup=False)
-                yield Input(self._given, select_on_focus=False)
+                yield Input(self._given, select_on_focus=False, compact=True)
 
     @on(Input.Submitted)
     def next_answer(self, event: Input.Submitted) -> None:
