@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from msgspec import Struct
 
 from steadyworker.actions.jobs import JobActions
-from steadyworker.actions.queues import OnQueue, PauseActions
-from steadyworker.actions.report import ActionReport
+from steadyworker.actions.queues import PauseActions
 from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.backends.waiting import QueueNow
 from steadyworker.config.resolve import Options
-from steadyworker.dashboard.top.tables import Value
-from steadyworker.errors import ConfigError, SteadyWorkerError
-from steadyworker.ledger.base import JobId
+from steadyworker.dashboard.top.tables import Value, row_id
+from steadyworker.errors import SteadyWorkerError
 from steadyworker.ledger.listing import ListedJob
 from steadyworker.units import count_text
 
@@ -45,61 +44,49 @@ def obey(options: Options, order: Order, rows: Sequence[Value], reason: str) -> 
     """Do an action queue by queue; an error of one queue stops only the rest of its rows."""
     changed: list[Hashable] = []
     texts: list[str] = []
-    with Connections(options) as links:
-        for (namespace, name), jobs in _by_queue(rows).items():
-            try:
-                queue = _queue_of(links, options, namespace, name)
-                if order is Order.PAUSE:
-                    texts += _paused(
-                        PauseActions(links, queue),
-                        next(row for row in rows if _place(row) == (namespace, name)),
-                        reason,
-                    )
-                    changed.append((namespace, name))
-                    continue
-                acts = JobActions(links, queue)
-                report = acts.cancel(jobs, reason or "by an operator") if order is Order.CANCEL else acts.retry(jobs)
-            except SteadyWorkerError as error:
-                texts.append(f"{name}: {error}")
-                continue
-            done = {each.key for each in report.changed}
-            changed += [(id,) for id in jobs if id.key in done]
-            texts += [f"{each.key} {each.problem}" for each in report.handled if each.problem]
-            texts += [str(report.error)] if report.error is not None else []
-            texts += _unlogged(report)
+    for (namespace, name), found in _by_queue(rows).items():
+        try:
+            # With the namespace of the row, the settings of another broker are refused.
+            with Connections(replace(options, namespace=namespace)) as links:
+                done, about = _obeyed(links, job_queue(name, options), order, found, reason)
+        except SteadyWorkerError as error:
+            done, about = [], [f"{name}: {error}"]
+        changed += done
+        texts += about
     noun = "queue" if order is Order.PAUSE else "job"
     return Obeyed(changed, [f"{order.value}: {len(changed):,} of {count_text(len(rows), noun)} changed", *texts])
 
 
-def _queue_of(links: Connections, options: Options, namespace: str, name: str) -> JobQueue:
-    """Return the queue; raise ConfigError if the settings name another broker than the row does."""
-    queue = job_queue(name, options)
-    if (got := links.namespace(queue)) != namespace:
-        raise ConfigError(f"Expected the broker {namespace}, got {got}: start `steadyworker top` with its --broker.")
-    return queue
+def _obeyed(
+    links: Connections, queue: JobQueue, order: Order, rows: Sequence[Value], reason: str
+) -> tuple[Sequence[Hashable], Sequence[str]]:
+    """Return the changed rows of this queue, and what there is to know about the others."""
+    if order is Order.PAUSE:
+        acts = PauseActions(links, queue)
+        # The row shows what the person saw.
+        paused = isinstance(rows[0], QueueNow) and rows[0].pause is not None
+        result = acts.resume() if paused else acts.pause(reason)
+        return [row_id(rows[0])], _unlogged(result.unlogged)
+    ids = {row.row.id.key: row.row.id for row in rows if isinstance(row, ListedJob)}
+    jobs = JobActions(links, queue)
+    cancels = order is Order.CANCEL
+    report = jobs.cancel([*ids.values()], reason or "by an operator") if cancels else jobs.retry([*ids.values()])
+    problems = [f"{each.key} {each.problem}" for each in report.handled if each.problem]
+    error = [str(report.error)] if report.error is not None else []
+    changed = {each.key for each in report.changed}
+    rest = [*problems, *error, *_unlogged(report.unlogged)]
+    return [row_id(row) for row in rows if isinstance(row, ListedJob) and row.row.id.key in changed], rest
 
 
-def _paused(acts: PauseActions, row: Value, reason: str) -> Sequence[str]:
-    # The row shows what the person saw; a pause by another person in between is replaced, and a lost one is no error.
-    resumes = isinstance(row, QueueNow) and row.pause is not None
-    return _unlogged(acts.resume() if resumes else acts.pause(reason))
+def _unlogged(cause: str) -> Sequence[str]:
+    return [f"This is done, but not in the log of actions: {cause}"] if cause else []
 
 
-def _unlogged(result: ActionReport | OnQueue) -> Sequence[str]:
-    return [f"This is done, but not in the log of actions: {result.unlogged}"] if result.unlogged else []
-
-
-def _place(row: Value) -> tuple[str, str]:
-    if isinstance(row, QueueNow):
-        return row.namespace, row.queue
-    assert isinstance(row, ListedJob)
-    return row.row.id.namespace, row.row.id.queue
-
-
-def _by_queue(rows: Sequence[Value]) -> dict[tuple[str, str], list[JobId]]:
-    found: dict[tuple[str, str], list[JobId]] = {}
+def _by_queue(rows: Sequence[Value]) -> dict[tuple[str, str], list[Value]]:
+    found: dict[tuple[str, str], list[Value]] = {}
     for row in rows:
-        jobs = found.setdefault(_place(row), [])
-        if isinstance(row, ListedJob):
-            jobs.append(row.row.id)
+        if isinstance(row, QueueNow):
+            found[row.namespace, row.queue] = [row]
+        elif isinstance(row, ListedJob):
+            found.setdefault((row.row.id.namespace, row.row.id.queue), []).append(row)
     return found
