@@ -18,15 +18,17 @@ import pytest
 from click.testing import CliRunner
 from textual.pilot import Pilot
 
+from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.backends.opening import open_ledger
 from steadyworker.cli import job_lines, queues, verbs, workers
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.reader import Reader
-from steadyworker.dashboard.top import view
+from steadyworker.dashboard.top import command, view
 from steadyworker.dashboard.top.orders import Order, obey
 from steadyworker.dashboard.top.tables import MOST_ROWS, Tab, TopTable
 from steadyworker.dashboard.top.view import TopApp
+from steadyworker.delivery import OutgoingMessage, Target
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Ledger, Moving, Row, Verdict
 from steadyworker.ledger.listing import ListedJob
@@ -372,7 +374,7 @@ def test_a_job_of_another_broker_is_left_alone(state: Queues, tmp_path: Path) ->
         assert ledger.facts.actions() == []
     assert obeyed.changed == []
     assert obeyed.texts[0] == "Cancel: 0 of 1 job changed"
-    assert "exports: Expected broker" in obeyed.texts[1]
+    assert "exports: Expected the broker" in obeyed.texts[1]
     assert after is not None
     assert after.cancel_reason is None
 
@@ -417,6 +419,20 @@ def test_without_a_terminal_the_command_names_the_remedy(state: Queues, tmp_path
     done = CliRunner().invoke(verbs, ["top", "--state-dir", str(Shell(tmp_path).state)])
     assert done.exit_code == 64
     assert "Expected a terminal, got none: add --once or --json." in done.stderr
+
+
+def test_without_textual_the_command_names_the_extra(
+    state: Queues, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "textual" or name == view.__name__]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    monkeypatch.setattr(command, "is_terminal", lambda: True)
+    done = CliRunner().invoke(verbs, ["top", "--state-dir", str(Shell(tmp_path).state)])
+    assert done.exit_code == 78
+    assert "pip install 'steadyworker[top]', or add --once." in done.stderr
+    once = CliRunner().invoke(verbs, ["top", "--once", "--state-dir", str(Shell(tmp_path).state)])
+    assert once.exit_code == 0
 
 
 @pytest.mark.parametrize("no_color", [True, False])

@@ -53,7 +53,7 @@ def command(options: Options, *, once: bool, as_json: bool, allow_actions: bool)
         finally:
             ledger.close()
         return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_terminal():
         raise click.UsageError("Expected a terminal, got none: add --once or --json.")
     try:
         from steadyworker.dashboard.top.view import TopApp
@@ -65,6 +65,11 @@ def command(options: Options, *, once: bool, as_json: bool, allow_actions: bool)
     app.run()
     if not app.tables.reading:  # a ledger that does not respond must not hold up the end
         ledger.close()
+
+
+def is_terminal() -> bool:
+    """Return whether a person sits at this terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _print(reader: Reader, namespace: str | None, *, as_json: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from enum import StrEnum
 
 from msgspec import Struct
@@ -14,7 +13,7 @@ from steadyworker.backends.connections import Connections, JobQueue, job_queue
 from steadyworker.backends.waiting import QueueNow
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.top.tables import Value, row_id
-from steadyworker.errors import SteadyWorkerError
+from steadyworker.errors import ConfigError, SteadyWorkerError
 from steadyworker.ledger.listing import ListedJob
 from steadyworker.units import count_text
 
@@ -46,15 +45,28 @@ def obey(options: Options, order: Order, rows: Sequence[Value], reason: str) -> 
     texts: list[str] = []
     for (namespace, name), found in _by_queue(rows).items():
         try:
-            # With the namespace of the row, the settings of another broker are refused.
-            with Connections(replace(options, namespace=namespace)) as links:
-                done, about = _obeyed(links, job_queue(name, options), order, found, reason)
+            with Connections(options) as links:
+                queue = job_queue(name, options)
+                _check_broker(links, queue, options, namespace)
+                done, about = _obeyed(links, queue, order, found, reason)
         except SteadyWorkerError as error:
             done, about = [], [f"{name}: {error}"]
         changed += done
         texts += about
     noun = "queue" if order is Order.PAUSE else "job"
     return Obeyed(changed, [f"{order.value}: {len(changed):,} of {count_text(len(rows), noun)} changed", *texts])
+
+
+def _check_broker(links: Connections, queue: JobQueue, options: Options, namespace: str) -> None:
+    """
+    Raise ConfigError if the settings name another broker than the row; the ledger then records nothing.
+
+    With --namespace, all rows have this namespace, and each action compares it with the broker.
+    """
+    if options.namespace is None and (got := links.adapter(queue).identity()) != namespace:
+        raise ConfigError(
+            f"Expected the broker {namespace} of this row, got {got}: start `steadyworker top` with its --broker, or with --namespace."
+        )
 
 
 def _obeyed(

@@ -56,7 +56,7 @@ Each action asks first, and stands in the log of actions."""
 Result = TypeVar("Result")
 
 
-class Finished(Message):
+class CallEnded(Message):
     """The end of a call on another thread; `then` shows the result."""
 
     def __init__(self, then: Callable[[], None]) -> None:
@@ -64,7 +64,7 @@ class Finished(Message):
         self.then = then
 
 
-class Reading(ModalScreen[None]):
+class TextWindow(ModalScreen[None]):
     """A window with a long text: the story of a job, or the help."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -75,7 +75,7 @@ class Reading(ModalScreen[None]):
             for key, page, way in (("l", "pagedown", "page_down"), ("h", "pageup", "page_up"))
         ),
     ]
-    DEFAULT_CSS = "Reading { align: center middle; } Reading VerticalScroll { height: 100%; }"
+    DEFAULT_CSS = "TextWindow { align: center middle; } TextWindow VerticalScroll { height: 100%; }"
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Tables(Screen[None]):
         self._tab, self._filter, self._held = Tab.RUNNING, "", False
         self._page: ReadPage[TopTable] | None = None
         self._shown: tuple[Tab, str] | None = None
-        self._problem, self._said = "", ""
+        self._problem, self._notice = "", ""
         self._selected: set[Hashable] = set()
         self._again = self.reading = False
 
@@ -202,11 +202,11 @@ class Tables(Screen[None]):
             except Exception as error:  # noqa: BLE001 - the person must see it, and the view must go on
                 found = plain_text(error)
             with suppress(RuntimeError):  # the view has ended
-                self.post_message(Finished(partial(then, found)))
+                self.post_message(CallEnded(partial(then, found)))
 
         threading.Thread(target=run, name="steadyworker-top", daemon=True).start()
 
-    def on_finished(self, event: Finished) -> None:
+    def on_call_ended(self, event: CallEnded) -> None:
         """Show the result of a call."""
         event.then()
 
@@ -246,7 +246,7 @@ class Tables(Screen[None]):
         self._put("headline", Text(printable("; ".join(part for part in parts if part))))
         age = span(max(0.0, self._reader.now() - self._page.at)) if self._page is not None else ""
         old = f"These rows are {age} old: " if age else ""
-        notes = [f"{old}{self._problem}" if self._problem else "", self._said]
+        notes = [f"{old}{self._problem}" if self._problem else "", self._notice]
         notes += self._page.content.notes if self._page is not None else []
         problem = self.query_one("#problem", Static)
         problem.update(
@@ -285,7 +285,7 @@ class Tables(Screen[None]):
         return chosen or ([] if current is None else [current])
 
     def _goto(self, tab: Tab, text: str) -> None:
-        self._tab, self._filter, self._page, self._problem, self._said = tab, text, None, "", ""
+        self._tab, self._filter, self._page, self._problem, self._notice = tab, text, None, "", ""
         self._selected.clear()
         self._show()
         self.refresh_table()
@@ -324,7 +324,7 @@ class Tables(Screen[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.app.push_screen(Reading(HELP.splitlines()))
+        self.app.push_screen(TextWindow(HELP.splitlines()))
 
     def action_ask_filter(self) -> None:
         """Ask for the text of the filter."""
@@ -350,7 +350,7 @@ class Tables(Screen[None]):
             if isinstance(found, str)
             else [*([f"{span(found.age)} old: {old}", ""] if old else []), *found.content]
         )
-        self.app.push_screen(Reading(lines))
+        self.app.push_screen(TextWindow(lines))
 
     def action_order(self, name: str) -> None:
         """Ask whether to do an action, and then do it."""
@@ -388,7 +388,7 @@ class Tables(Screen[None]):
         self.refresh_table()
 
     def _report(self, text: str) -> None:
-        self._said = text
+        self._notice = text
         self._show()
 
 
