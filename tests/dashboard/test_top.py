@@ -9,10 +9,12 @@ import pty
 import re
 import subprocess
 import sys
+import threading
 import unicodedata
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +27,7 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.reader import Reader
 from steadyworker.dashboard.top import command, view
-from steadyworker.dashboard.top.orders import Order, obey
+from steadyworker.dashboard.top.orders import Obeyed, Order, obey
 from steadyworker.dashboard.top.tables import MOST_ROWS, Tab, TopTable
 from steadyworker.dashboard.top.view import TopApp
 from steadyworker.delivery import OutgoingMessage, Target
@@ -359,6 +361,33 @@ def test_without_the_flag_no_action_is_possible(state: Queues, key: str) -> None
     log, text = acted(state, key, says="Expected --allow-actions", allow_actions=False)
     assert log == []
     assert "c cancel" not in text
+
+
+def test_an_action_that_goes_on_is_neither_left_nor_joined_by_another(
+    state: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.job("m-17", waits)
+    may_end = threading.Event()
+
+    def slow(*arguments: Any) -> Obeyed:
+        assert may_end.wait(30)
+        return obey(*arguments)
+
+    async def steps(pilot: Pilot[None]) -> None:
+        await shown(pilot, "1 job\n")
+        await pilot.press("c", "enter", *"yes", "enter")
+        await shown(pilot, "Cancel: goes on…")
+        await pilot.press("q")
+        await shown(pilot, "An action goes on: wait for its result.")
+        await pilot.press("r", "r")
+        await shown(pilot, "An action goes on: wait for its result.")
+        may_end.set()
+        await shown(pilot, "Cancel: 1 of 1 job changed")
+
+    monkeypatch.setattr(view, "obey", slow)
+    with closing(open_ledger(state.options)) as ledger:
+        driven(ledger, steps, options=state.options, allow_actions=True)
+        assert [each.what for each in ledger.facts.actions()] == ["cancel"]
 
 
 def test_a_job_of_another_broker_is_left_alone(state: Queues, tmp_path: Path) -> None:

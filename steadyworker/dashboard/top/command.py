@@ -63,6 +63,8 @@ def command(options: Options, *, once: bool, as_json: bool, allow_actions: bool)
         ) from error
     app = TopApp(reader, options, allow_actions=allow_actions)
     app.run()
+    if (acting := app.tables.acting) is not None:  # Ctrl-C in the middle of an action: the log of actions needs its end
+        acting.join()
     if not app.tables.reading:  # a ledger that does not respond must not hold up the end
         ledger.close()
 

@@ -36,6 +36,7 @@ REFRESH = 2.0
 MOST_BY_YES = 50
 """The largest number of rows that a yes confirms; for more of them, the person types their number."""
 
+_GOES_ON = "An action goes on: wait for its result."
 _MARGIN = 3  # the mark of a selected row, and the scrollbar
 _NAMED = 3
 HELP = """\
@@ -120,7 +121,7 @@ class Question(ModalScreen[list[str] | None]):
 
 
 class Tables(Screen[None]):
-    """The tables; `reading` is true while a call to the ledger goes on."""
+    """The tables; `reading` is true while a call to the ledger goes on, and `acting` is the thread of an action that goes on."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"tab({number - 1})") for number, _ in enumerate(Tab, 1)),
@@ -134,7 +135,7 @@ class Tables(Screen[None]):
         Binding("A", "select_all"),
         Binding("slash", "ask_filter"),
         Binding("p", "hold"),
-        Binding("q", "app.quit"),
+        Binding("q", "leave"),
         Binding("question_mark", "help"),
         *(Binding(key, f"order('{order.name}')") for key, order in zip("crP", Order, strict=True)),
     ]
@@ -153,6 +154,8 @@ class Tables(Screen[None]):
         self._shown: tuple[Tab, str] | None = None
         self._problem, self._notice = "", ""
         self._selected: set[Hashable] = set()
+        self._ids: Sequence[Hashable] = ()
+        self.acting: threading.Thread | None = None
         self._again = self.reading = False
 
     @override
@@ -190,7 +193,7 @@ class Tables(Screen[None]):
         read = partial(read_table, tab=self._tab, namespace=self._options.namespace, text=self._filter)
         self._call(lambda: self._reader.page(wanted, read), partial(self._read, wanted))
 
-    def _call(self, work: Callable[[], Result], then: Callable[[Result | str], None]) -> None:
+    def _call(self, work: Callable[[], Result], then: Callable[[Result | str], None]) -> threading.Thread:
         """Call a function on another thread, and then `then` on this one, with the result or the text of an error."""
 
         def run() -> None:
@@ -204,7 +207,9 @@ class Tables(Screen[None]):
             with suppress(RuntimeError):  # the view has ended
                 self.post_message(CallEnded(partial(then, found)))
 
-        threading.Thread(target=run, name="steadyworker-top", daemon=True).start()
+        thread = threading.Thread(target=run, name="steadyworker-top", daemon=True)
+        thread.start()
+        return thread
 
     def on_call_ended(self, event: CallEnded) -> None:
         """Show the result of a call."""
@@ -217,6 +222,7 @@ class Tables(Screen[None]):
                 self._problem = found
             else:
                 self._page, self._problem = found, found.problem
+                self._selected &= {row_id(row) for row in found.content.rows}
             self._show()
         if self._again:
             self.refresh_table()
@@ -236,10 +242,9 @@ class Tables(Screen[None]):
         titles, *lines = (self._page.content.lines(width) if self._page is not None else ()) or [Text()]
         self._put("titles", Text("  ").append_text(titles))
         self._list(lines)
-        selected = len(self._chosen()) if self._selected else 0
         parts = [
             self._page.content.headline if self._page is not None else "" if self._problem else "reading…",
-            f"{selected:,} selected" if selected else "",
+            f"{len(self._selected):,} selected" if self._selected else "",
             f"only with {self._filter!r}" if self._filter else "",
             "the refresh is stopped: p resumes it" if self._held else "",
         ]
@@ -260,12 +265,12 @@ class Tables(Screen[None]):
         table, rows = self.query_one(OptionList), self._rows
         ids = [row_id(row) for row in rows]
         here = table.highlighted
-        at = getattr(table, "row_ids", [])[here] if here is not None else None
+        at = self._ids[here] if here is not None else None
         marked = [
             Text("* " if id in self._selected else "  ").append_text(line) for id, line in zip(ids, lines, strict=True)
         ]
         table.set_options([Option(line) for line in marked])
-        table.row_ids = ids  # type: ignore[attr-defined]
+        self._ids = ids
         if ids:
             same = self._shown == (self._tab, self._filter)
             table.highlighted = ids.index(at) if at in ids else min(here or 0, len(ids) - 1) if same else 0
@@ -322,6 +327,13 @@ class Tables(Screen[None]):
         self._held = not self._held
         self._tick()
 
+    def action_leave(self) -> None:
+        """End the view, but not in the middle of an action."""
+        if self.acting is not None:
+            self._report(_GOES_ON)
+        else:
+            self.app.exit()
+
     def action_help(self) -> None:
         """Show the keys."""
         self.app.push_screen(TextWindow(HELP.splitlines()))
@@ -358,6 +370,8 @@ class Tables(Screen[None]):
         rows = fitting(order, self._chosen())
         if not self._allowed:
             self._report("Expected --allow-actions for an action, got none: start `steadyworker top --allow-actions`.")
+        elif self.acting is not None:
+            self._report(_GOES_ON)
         elif not rows:
             self._report(
                 f"Expected {'queues' if order is Order.PAUSE else 'jobs'} for this action, got none: select some in their table."
@@ -378,9 +392,10 @@ class Tables(Screen[None]):
             return
         self._report(f"{order.value}: goes on…")
         reason = answers[0] if len(answers) > 1 else ""
-        self._call(lambda: obey(self._options, order, rows, reason), self._obeyed)
+        self.acting = self._call(lambda: obey(self._options, order, rows, reason), self._obeyed)
 
     def _obeyed(self, found: Obeyed | str) -> None:
+        self.acting = None
         if isinstance(found, Obeyed):
             self._selected -= {*found.changed}  # what was not changed stays selected
             found = "; ".join(found.texts)
