@@ -304,6 +304,20 @@ def acted(
     return log, seen[0]
 
 
+def test_an_empty_table_has_no_row_and_its_keys_do_nothing(state: Queues) -> None:
+    async def steps(pilot: Pilot[None]) -> None:
+        for number, headline in enumerate(
+            ("0 jobs", "0 queues", "0 worker processes", "0 failed jobs", "0 actions"), 1
+        ):
+            await pilot.press(str(number))
+            await shown(pilot, f"\n{headline}\n\n")
+            await pilot.press("x", "A", "j", "k", "h", "l", "enter", "c")
+            await shown(pilot, "Expected jobs for this action, got none: select some in their table.")
+
+    with closing(open_ledger(state.options)) as ledger:
+        driven(ledger, steps, options=state.options, allow_actions=True)
+
+
 def test_a_cancel_of_the_selected_jobs_asks_and_is_logged(state: Queues) -> None:
     rows = [state.job(f"m-{number}", waits) for number in range(3)]
     log, text = acted(state, "x", "x", "c", "wrong", "enter", "yes", "enter", says="Cancel: 2 of 2 jobs changed")

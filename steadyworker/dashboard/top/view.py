@@ -239,7 +239,8 @@ class Tables(Screen[None]):
         ]
         self._put("tabs", Text(" ").join(tabs))
         width = max(20, self.size.width - _MARGIN)
-        titles, *lines = (self._page.content.lines(width) if self._page is not None else ()) or [Text()]
+        found = [] if self._page is None else list(self._page.content.lines(width))
+        titles, *lines = found or [Text()]
         self._put("titles", Text("  ").append_text(titles))
         self._list(lines)
         parts = [
