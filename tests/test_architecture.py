@@ -103,6 +103,7 @@ WINGS: dict[str, Wing] = {
         floors=3, also=("dashboard/", "pages/", "actions/", "backends/connections.py"), seen_from=10
     ),  # the only file that writes
     "dashboard/cli/": Wing(floors=8, also=("dashboard/",), seen_from=10),
+    "dashboard/top/": Wing(floors=8, also=("dashboard/",), seen_from=10),  # the command line's tables, and its actions
     "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it
     "testing/": Wing(floors=7, seen_from=10),  # shipped for users; never imported
 }
@@ -131,6 +132,7 @@ LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/dashboard/application.py": (
         "steadyworker.dashboard.doing",
     ),  # a page without actions knows no runner
+    "steadyworker/dashboard/top/command.py": ("steadyworker.dashboard.top.view",),  # its library is an extra
     "steadyworker/testing/plugin.py": ("",),  # pytest imports it at every start, in every project of a user's
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
     # Together they take a third of a child's start and 7 MB of each child; most Workers need neither.

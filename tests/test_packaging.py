@@ -95,6 +95,7 @@ def test_the_extras_ask_for_the_versions_that_were_tried() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert extras["spark"] == ["pyspark>=4.0", "pyarrow>=20"]
     assert extras["spark-connect"] == ["pyspark[connect]>=4.2", "pyarrow>=20"]
+    assert extras["top"] == ["textual>=8"]
 
 
 def test_only_our_packages_are_in_the_wheel(names: list[str]) -> None:
@@ -177,6 +178,24 @@ def test_the_dashboard_is_drawn_by_the_wheel_alone(installed: Path, names: list[
         "print(sum(isinstance(route, Route) for route in app(ledger='sqlite:none.db').routes))",
     )
     assert drawn == "7"
+
+
+def test_top_prints_its_tables_by_the_wheel_and_without_its_extra(installed: Path) -> None:
+    printed = alone(
+        installed,
+        """
+sys.modules["textual"] = None
+from steadyworker.cli import verbs
+from steadyworker.backends.opening import open_ledger
+from steadyworker.config.resolve import load
+from pathlib import Path
+options = load({"state_dir": "top"}, {}, Path.cwd())
+open_ledger(options, create=True).bindings()
+verbs(["top", "--once", "--state-dir", "top"])
+""",
+    )
+
+    assert printed.splitlines()[0] == "RUNNING: 0 jobs"
 
 
 def test_units_are_printed_by_the_wheel_alone(installed: Path) -> None:

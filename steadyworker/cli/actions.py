@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import click
+from rich.text import Text
 
 from steadyworker.cli.moment import moment
-from steadyworker.cli.output import Column, instant, json_line, table
+from steadyworker.cli.output import Column, instant, json_line, screen, table
 from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.cli.streams import echo
 from steadyworker.cli.targets import ledger_key
@@ -20,11 +22,11 @@ _MOST = 1 << 31
 _SHOWN = 3
 _COLUMNS = (
     Column("WHEN"),
-    Column("WHO"),
+    Column("WHO", least=10, most=30),
     Column("WHAT"),
-    Column("QUEUE"),
-    Column("JOBS", right=True),
-    Column("KEYS"),
+    Column("QUEUE", least=8, most=30),
+    Column("JOBS", right=True, rank=1),
+    Column("KEYS", least=10, most=40),
     Column("DETAIL"),
 )
 
@@ -64,14 +66,15 @@ def command(
         found = ledger.facts.actions(since, options.namespace, queue, key, limit)
         if as_json:
             for action in found:
-                json_line(_record(action))
+                json_line(as_record(action))
         elif found:
-            table(_COLUMNS, [_cells(action) for action in found])
+            table(_COLUMNS, [cells(action) for action in found])
         else:
             echo(f"No matching actions in {ledger.url}.", err=True)
 
 
-def _record(action: Action) -> dict[str, Any]:
+def as_record(action: Action) -> dict[str, Any]:
+    """Return an action's record as `--json` prints it."""
     return {
         "at": instant(action.at),
         "who": action.who,
@@ -84,7 +87,13 @@ def _record(action: Action) -> dict[str, Any]:
     }
 
 
-def _cells(action: Action) -> list[str]:
+def lines_of(found: Sequence[Action], width: int) -> Iterator[Text]:
+    """Yield the lines of a table of actions for a terminal of this width."""
+    return screen(_COLUMNS, [cells(action) for action in found], width)
+
+
+def cells(action: Action) -> list[str]:
+    """Return the cells of an action's line, in the order of the columns."""
     named = list(islice(action.keys, _SHOWN))
     more = action.count - len(named)
     keys = " ".join([*named, *([f"+{more:,}"] if named and more > 0 else [])])

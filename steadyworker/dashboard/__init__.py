@@ -29,9 +29,10 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `pictures.py` | the connections of a worker process, and those under the runs of a job, as pictures |
 | `serving.py` | the server: its limits for slow clients and for connections |
 | `cli/` | the verb `dashboard` |
+| `top/` | the verb `top`: the same tables in a terminal |
 
 The core imports nothing of this package; the command line finds the verb by its entry point.
-Without actions, this package imports no runner, so the page can never run, settle or decide a job.
+Without actions, the page imports no runner, so it can never run, settle or decide a job.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def test_a_character_that_standard_output_cannot_encode_is_an_escape(shell: Shel
             ["nope"],
             (
                 "Expected one of the commands run, exec, send, check, jobs, show, queues, workers, find, retry, reschedule, "
-                "cancel, dead, pause, resume, purge, actions, deploy, adapters, dashboard, explain, trace, verify, got 'nope'"
+                "cancel, dead, pause, resume, purge, actions, deploy, adapters, dashboard, explain, top, trace, verify, got 'nope'"
             ),
         ),
         (["run", "app:Exports", "--max-job", "1"], "--max-jobs"),

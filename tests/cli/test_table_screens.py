@@ -94,7 +94,7 @@ def test_dead_letters_on_every_screen(width: int) -> None:
 
 
 def test_actions_on_every_screen(width: int, capsys: pytest.CaptureFixture[str]) -> None:
-    table(actions._COLUMNS, [actions._cells(action) for action in ACTIONS])
+    table(actions._COLUMNS, [actions.cells(action) for action in ACTIONS])
     assert shown(capsys) == {80: ACTIONS_80, 140: ACTIONS_140}[width]
 
 
