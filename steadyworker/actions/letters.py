@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
@@ -84,6 +84,7 @@ class LetterActions(QueueActions):
         keys: Sequence[str] | None = None,
         *,
         chosen: Sequence[DeadLetter] | None = None,
+        rounds: Mapping[str, int] | None = None,
         gone: bool = False,
         from_start: bool = False,
         delay: float = 0.0,
@@ -92,6 +93,8 @@ class LetterActions(QueueActions):
         """
         Replay dead letters, as `DeadLetterQueue.replay` does: the letters of these keys, the letters that `chosen` returned, or all.
 
+        With `rounds`, which has the round of each key, neither another round nor a letter of another job with this key counts.
+
         Raises SteadyWorkerError if nothing was replayed: a key has no dead letter, or the broker has no delays.
         """
         capabilities = self._links.adapter(self._queue).capabilities
@@ -99,7 +102,7 @@ class LetterActions(QueueActions):
             raise SteadyWorkerError(
                 "Expected a broker with delays, got one without: replay the letters without a delay."
             )
-        where = _among(chosen)
+        where = _among(chosen, rounds)
         handled: list[Handled] = []
 
         def one(replayed: Replayed) -> None:
@@ -131,11 +134,12 @@ class LetterActions(QueueActions):
         keys: Sequence[str] | None = None,
         *,
         chosen: Sequence[DeadLetter] | None = None,
+        rounds: Mapping[str, int] | None = None,
         gone: bool = False,
         each: Callable[[DeadLetter], None] = lambda _: None,
     ) -> ActionReport:
         """
-        Drop dead letters, as `DeadLetterQueue.drop` does: the letters of these keys, the letters that `chosen` returned, or all.
+        Drop dead letters, as `DeadLetterQueue.drop` does: the letters of these keys, the letters that `chosen` returned, or all; `rounds` is that of `replay`.
 
         Raises SteadyWorkerError if nothing was dropped, because a key has no dead letter.
         """
@@ -147,7 +151,7 @@ class LetterActions(QueueActions):
 
         error: SteadyWorkerError | None = None
         try:
-            letters.drop(keys, where=_among(chosen), gone=gone, each=one)
+            letters.drop(keys, where=_among(chosen, rounds), gone=gone, each=one)
         except SteadyWorkerError as caught:
             if not handled:
                 raise
@@ -155,12 +159,18 @@ class LetterActions(QueueActions):
         return self._reported("drop", letters.selected, handled, error, "")
 
 
-def _among(chosen: Sequence[DeadLetter] | None) -> Callable[[DeadLetter], bool]:
-    """Return the condition that a letter is one of these; every letter fits None."""
-    if chosen is None:
-        return lambda _: True
-    wanted = {_identity(letter) for letter in chosen}
-    return lambda letter: _identity(letter) in wanted
+def _among(
+    chosen: Sequence[DeadLetter] | None, rounds: Mapping[str, int] | None = None
+) -> Callable[[DeadLetter], bool]:
+    """Return the condition that a letter is one of these, and that of a job in these rounds; every letter fits None."""
+    wanted = None if chosen is None else {_identity(letter) for letter in chosen}
+
+    def fits(letter: DeadLetter) -> bool:
+        if wanted is not None and _identity(letter) not in wanted:
+            return False
+        return rounds is None or (not letter.is_conflict and rounds.get(letter.key) == letter.round)
+
+    return fits
 
 
 def _identity(letter: DeadLetter) -> Identity:

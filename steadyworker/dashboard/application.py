@@ -138,9 +138,13 @@ def application(
         Route("/assets/{name}", page.asset, name="asset"),
     ]
     handlers: dict[Any, Any] = {HTTPException: page.refused}
-    return Starlette(
+    page_app = Starlette(
         routes=routes, exception_handlers=handlers, lifespan=life, middleware=[Middleware(PageGuard, access=access)]
     )
+    page_app.router.redirect_slashes = (
+        False  # behind a proxy with TLS, the address of the redirect would be without TLS
+    )
+    return page_app
 
 
 Drawn = tuple[str, ReadPage[Any] | None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from typing_extensions import override
 
@@ -117,7 +117,7 @@ class Doing:
                 case "reschedule":
                     report = actions.reschedule([id], delay)
                 case _:
-                    report = _on_letter(LetterActions(links, at, user), wanted.do, key)
+                    report = _on_letter(LetterActions(links, at, user), wanted.do, id)
         return _result(wanted.do, row, report)
 
     def _on_queue(self, wanted: AskedAction, user: str) -> ActionResult:
@@ -164,8 +164,8 @@ class Doing:
         except SteadyWorkerError as error:
             return keep(ActionResult("error", redact(str(error))))
         same = (each for each in groups if (each.namespace, each.kind, each.path) == (namespace, kind, frame))
-        keys = [id.key for group in same for at, id in group.dead_jobs if at <= last]
-        number = len(keys)
+        rounds = {id.key: id.round for group in same for at, id in group.dead_jobs if at <= last}
+        number = len(rounds)
         if number > MOST_UNTYPED and wanted.number.replace(",", "") != str(number):
             return keep(
                 ActionResult("error", f"Nothing was done. Expected the number {number}, got {wanted.number!r}.")
@@ -176,12 +176,12 @@ class Doing:
             self._bulk.release()
             return keep(ActionResult("error", _CHANGED))
         name = keep(ActionResult("", f"0 of {count_text(number, 'job')} replayed: this goes on."))
-        threading.Thread(target=self._replay, args=(namespace, queue, keys, user, name), daemon=True).start()
+        threading.Thread(target=self._replay, args=(namespace, queue, rounds, user, name), daemon=True).start()
         return name
 
-    def _replay(self, namespace: str, queue: str, keys: Sequence[str], user: str, name: str) -> None:
-        """Replay the dead letters of these keys, and keep how far this came as the result of this name."""
-        replayed, number, keep = 0, count_text(len(keys), "job"), self.seals.keep
+    def _replay(self, namespace: str, queue: str, rounds: Mapping[str, int], user: str, name: str) -> None:
+        """Replay the dead letters of these keys in their rounds, and keep how far this came as the result of this name."""
+        replayed, number, keep = 0, count_text(len(rounds), "job"), self.seals.keep
 
         def each(_: Replayed) -> None:
             nonlocal replayed
@@ -194,7 +194,7 @@ class Doing:
                 at = job_queue(queue, self._options)
                 links.check(at)
                 actions = LetterActions(links, at, user)
-                report = actions.replay(actions.opened(), keys, each=each)
+                report = actions.replay(actions.opened(), list(rounds), rounds=rounds, each=each)
             text = f"{replayed:,} of {number} replayed: they are in {queue} again, in their next rounds."
             result = _logged(text, report.unlogged)
             if report.error is not None:
@@ -231,18 +231,18 @@ class _PageLinks(Connections):
 
     def check(self, queue: JobQueue) -> None:
         """Raise ConfigError if the broker of the settings is not the one of the job."""
-        if (found := super().namespace(queue)) != self._known:
+        if (found := super().namespace(queue, bind=False)) != self._known:
             raise ConfigError(
                 f"Expected the broker of the job, {self._known!r}, got {found!r}: start the dashboard with its --broker."
             )
 
 
-def _on_letter(actions: LetterActions, do: str, key: str) -> ActionReport:
-    """Replay or drop the dead letter of a job."""
-    letters = actions.opened()
+def _on_letter(actions: LetterActions, do: str, id: JobId) -> ActionReport:
+    """Replay or drop the dead letter of a job, and no other letter with its key."""
+    letters, rounds = actions.opened(), {id.key: id.round}
     if do == "drop":
-        return actions.drop(letters, [key])
-    return actions.replay(letters, [key], from_start=do == "restart")
+        return actions.drop(letters, [id.key], rounds=rounds)
+    return actions.replay(letters, [id.key], rounds=rounds, from_start=do == "restart")
 
 
 def _result(do: str, row: Row, report: ActionReport) -> ActionResult:

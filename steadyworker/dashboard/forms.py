@@ -131,7 +131,7 @@ class Seals:
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
         self._lock = threading.Lock()
-        self._acted = 0
+        self._acted = self._floor = 0
         self._last: OrderedDict[str, int] = OrderedDict()
         self._results: OrderedDict[str, ActionResult] = OrderedDict()
 
@@ -149,7 +149,7 @@ class Seals:
             self._last[on] = self._acted
             self._last.move_to_end(on)
             while len(self._last) > MOST_TARGETS:
-                self._last.popitem(last=False)
+                self._floor = max(self._floor, self._last.popitem(last=False)[1])  # a used seal stays used
             return True
 
     def keep(self, result: ActionResult, name: str = "") -> str:
@@ -167,7 +167,7 @@ class Seals:
             return self._results.get(name)
 
     def _seal(self, do: str, on: str, seen: str, user: str) -> str:
-        parts = (do, on, seen, user, str(self._last.get(on, 0)))
+        parts = (do, on, seen, user, str(self._last.get(on, self._floor)))
         text = "".join(f"{len(part)}:{part}" for part in parts)
         return hmac.new(self._secret, text.encode(errors="surrogatepass"), sha256).hexdigest()[:32]
 

@@ -150,6 +150,16 @@ class Queues:
 
         self.job(key, die, body)
 
+    def conflict(self, key: str, body: bytes) -> None:
+        """A dead letter of another payload, whose key is that of a job of `exports`."""
+        verdict = Verdict(Moving.DEAD, "key-conflict", Counters())
+        with Connections(self.options) as links:
+            namespace = namespace_of(links.adapter(_EXPORTS), self.options, links.ledger(), "exports")
+            envelope = Envelope(
+                Delivery(1, "d-2", "exports", body), JobId(namespace, "exports", key), 0, b"", Counters()
+            )
+            links.adapter(_EXPORTS).publish(message_for(envelope, 0, verdict, "", "host-1"))
+
 
 def let_pass(queues: Queues, seconds: float) -> None:
     """Let each message of the ledger's jobs be that much later, as it would be after this time."""

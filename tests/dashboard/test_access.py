@@ -158,7 +158,7 @@ def test_each_response_has_the_headers(path: str, host: str) -> None:
     }
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
     assert headers["cache-control"] == "no-store"
     assert "server" not in headers
     assert "set-cookie" not in headers

@@ -184,6 +184,16 @@ def test_a_dead_job_is_dropped(site: Site, queues: Queues) -> None:
     assert [(what, keys) for _, what, _, keys, _ in site.log()] == [("drop", ("k-1",))]
 
 
+@pytest.mark.parametrize("do", ["replay", "drop"])
+def test_an_action_on_a_dead_job_leaves_the_letter_of_another_payload(site: Site, queues: Queues, do: str) -> None:
+    """Its sender has used the same key by mistake, and the letter is the only copy of its payload."""
+    queues.dead("k-1")
+    queues.conflict("k-1", b'{"merchant": "m-18"}')
+    assert site.do(site.job_path("k-1"), do).startswith("k-1 is ")
+    (left,) = queues.received("exports.dead", 1)
+    assert left.body == b'{"merchant": "m-18"}'
+
+
 def test_a_queue_is_paused_with_a_reason_and_resumed(site: Site, queues: Queues) -> None:
     queues.job("k-1")
     done = site.do("/queues", "pause", reason="the bank is closed")
