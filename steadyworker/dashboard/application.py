@@ -124,6 +124,8 @@ def application(
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncIterator[None]:
         yield
+        if doing is not None:
+            await to_thread.run_sync(doing.close)
         ledger.close()
 
     routes = [

@@ -45,6 +45,8 @@ from steadyworker.units import count_text, span
 
 _log = logging.getLogger(__name__)
 _ASKS = ("retry", "reschedule", "replay", "restart", "drop")
+_LAST_LETTER = 10.0
+"""The longest time, in seconds, in which a stop waits for the letter that is replayed now."""
 _CHANGED = (
     "Nothing was done: this form was used before, or what it acts on has changed. "
     "Look at the page, and use its form again."
@@ -59,7 +61,14 @@ class Doing:
         self._ledger = ledger
         self._clock = clock
         self._bulk = threading.Lock()
+        self._stopping = threading.Event()
         self.seals = Seals()
+
+    def close(self) -> None:
+        """End the replay of a group after its present letter, so that the log of actions has what was replayed."""
+        self._stopping.set()
+        if self._bulk.acquire(timeout=_LAST_LETTER):
+            self._bulk.release()
 
     def waits(self, row: Row) -> bool:
         """Return whether a retry can send the job's message again."""
@@ -187,6 +196,8 @@ class Doing:
             nonlocal replayed
             replayed += 1
             keep(ActionResult("", f"{replayed:,} of {number} replayed: this goes on."), name)
+            if self._stopping.is_set():
+                raise SteadyWorkerError("The page's process stops.")
 
         result = ActionResult("error", _CHANGED)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from starlette.types import ASGIApp
+from starlette.routing import Route
 
 from steadyworker.backends.opening import open_ledger
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.application import application
+from steadyworker.dashboard.doing import Doing
 from steadyworker.delivery import KEY
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Began, Claimed, JobId, KeptMessage, Ledger, Moving, Row, Verdict
@@ -48,9 +50,7 @@ class Site:
         self.ledger = ledger
         self.clock = FakeClock()
         peers = ["127.0.0.1"] if user_header else []
-        self.app: ASGIApp = application(
-            ledger, checked_access((), None, user_header, peers), clock=self.clock, acting=options
-        )
+        self.app = application(ledger, checked_access((), None, user_header, peers), clock=self.clock, acting=options)
         self.headers: dict[str, Any] = {}
 
     @property
@@ -445,6 +445,31 @@ def test_a_large_group_needs_its_number(
 
 
 @ONE
+def test_a_stop_ends_a_replay_after_its_present_letter_and_logs_it(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        queues.dead(f"k-{number}")
+    begin, begun, stops = DeadJobs.begin_round, list[int](), list[threading.Thread]()
+    (act,) = (route for route in site.app.routes if isinstance(route, Route) and route.name == "act")
+    endpoint: Any = act.endpoint
+    doing: Doing = endpoint.__self__._doing
+
+    def stop(self: DeadJobs, *arguments: Any, **options: Any) -> bool:
+        begun.append(1)
+        if len(begun) == 3:
+            stops.append(threading.Thread(target=doing.close))
+            stops[0].start()
+            eventually(doing._stopping.is_set)
+        return begin(self, *arguments, **options)
+
+    monkeypatch.setattr(DeadJobs, "begin_round", stop)
+    result = ended(site, site.post(site.form("/failures", "replay-group")).headers["location"], eventually)
+    stops[0].join(10)
+    assert result.startswith("3 of 5 jobs replayed")
+    assert [(each.what, each.count) for each in site.ledger.facts.actions()] == [("replay", 3)]
+
+
 def test_a_replay_that_ends_early_shows_how_far_it_came(
     site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
