@@ -177,7 +177,7 @@ class SqliteAdapter(Adapter, Browses, ChecksMessages, PublishesMany, Purges):
             return wrong
         if (loss := self._file.loss()) is not None:
             return [_finding("embedded.file-replaced", path=self.path, loss=loss, remedy=self._file.remedy)]
-        if is_missing(self.path):
+        if not self.path.exists() or (not self._settings.create and is_missing(self.path)):
             return [] if self._declares else [_finding("embedded.missing-file", path=self.path)]
         try:
             store = Store(self.path, self._settings.clock, create=False)

@@ -55,6 +55,7 @@ ON_SYSTEMD = "systemd"  # tests/deploy/test_under_systemd.py types what is under
 NOT_TYPED = {
     "python3 -m venv ": "test_install.py types it; an environment takes a minute",
     "pip install ": "test_install.py types it, too",
+    "steadyworker top": "tests/dashboard/test_top.py drives it; it needs a terminal",
     "steadyworker dashboard": "tests/dashboard/test_serving.py starts it; it serves until a signal",
     "mkdir ~/first-worker ": "the terminal is in an empty folder of its own",
 }
