@@ -43,7 +43,7 @@ class Leaky(Worker[dict[str, Any], dict[str, str]]):
                 note("starts", job.key)
                 while True:
                     job.check()
-                    time.sleep(0.05)
+                    time.sleep(0.05)  # the work of a job that runs until it is interrupted
         job.result({"password": secret})
 
     def _say(self, job: Job[dict[str, Any], dict[str, str]], secret: str, text: str) -> None:

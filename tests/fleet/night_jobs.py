@@ -41,7 +41,7 @@ class Exports(Worker[dict[str, Any]]):
                 job.progress(page, asked["moves"], "pages")
                 page = min(page + 1, asked["moves"])
             job.check()
-            time.sleep(0.05)
+            time.sleep(0.05)  # the work of a job that runs until it is interrupted
 
 
 class Imports(Exports):
