@@ -6,6 +6,7 @@ It kills the worker process in the middle of an export, and a second worker proc
 Spark runs the biggest export, and the demo kills Spark's JVM in the middle of it.
 At the end a table shows the result of each job, and every file is checked against its source.
 All output is in `demo-output/`.
+A page in the browser shows the jobs while they run; `make demo DEMO_PAGE=1` keeps it up at the end.
 The broker is a file; `make demo BROKER=amqp://…`, `stomp://…`, `rocketmq+grpc://…` or `rocketmq://…` uses another one.
 Preferably it has a virtual host of its own, or nothing else uses the broker.
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 import demo_data
 from demo_checks import rows_and_totals, wrong_with
 from demo_jobs import THIRD
+from demo_page import Page
 from demo_screen import Screen, table
 from demo_stories import STORIES, Story
 from demo_worker import Watched
@@ -55,7 +57,13 @@ def main(broker: str = EMBEDDED) -> int:
     ledger = open_ledger(
         config.load({"ledger": LEDGER}, ENVIRON, OUT), create=True
     )  # it is read before the worker starts
-    with closing(ledger), Screen() as screen, Watched(screen, ledger, environ, OUT / "worker.log") as worker:
+    with (
+        closing(ledger),
+        Screen() as screen,
+        Watched(screen, ledger, environ, OUT / "worker.log") as worker,
+        Page(screen, LEDGER) as page,
+    ):
+        screen.chapter(f"These jobs are on the page at {page.address}, while the demo runs")
         screen.chapter(f"Making {demo_data.PAYMENTS:,} payments")
         demo_data.make_payments(PAYMENTS)
         screen.say("Parquet, one folder per month; the biggest merchant has 2,000,000 payments, the smallest 37")
@@ -99,14 +107,24 @@ def main(broker: str = EMBEDDED) -> int:
         screen.chapter(f"Every result is right, after {seconds:.0f} s." if not wrong else "These results are wrong:")
         for fault in wrong:
             screen.say(fault, "bold red")
-        screen.say(f"The files are in {OUT.name}/exports, each with its manifest beside it.  To look further:")
-        screen.say(f"  export STEADYWORKER_STATE_DIR={OUT.name}/state PATH=$PWD/.venv/bin:$PATH")
-        screen.say("  steadyworker jobs")
-        screen.say("  steadyworker dead show payment-exports kills-itself")
-        screen.say(f"  steadyworker verify {OUT.name}/exports/*.csv")
-        if no_java:
-            screen.say(f"The export of the biggest merchant was left out.  {no_java}", "bold yellow")
+        look_further(screen, page, no_java)
     return 1 if wrong else 0
+
+
+def look_further(screen: Screen, page: Page, no_java: str) -> None:
+    """Print what shows more; with DEMO_PAGE, keep the page up."""
+    screen.say(f"The files are in {OUT.name}/exports, each with its manifest beside it.  To look further:")
+    screen.say(f"  export STEADYWORKER_STATE_DIR={OUT.name}/state PATH=$PWD/.venv/bin:$PATH")
+    screen.say("  steadyworker jobs")
+    screen.say("  steadyworker dead show payment-exports kills-itself")
+    screen.say(f"  steadyworker verify {OUT.name}/exports/*.csv")
+    screen.say("  steadyworker dashboard")
+    if no_java:
+        screen.say(f"The export of the biggest merchant was left out.  {no_java}", "bold yellow")
+    if os.environ.get("DEMO_PAGE"):
+        page.keep()
+    else:
+        screen.say(f"These jobs were on the page at {page.address}; `make demo DEMO_PAGE=1` keeps it up.")
 
 
 def clear() -> None:

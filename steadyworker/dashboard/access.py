@@ -70,6 +70,7 @@ class Access:
         user_header: The header in which a proxy names the user; only `peers` may send it.
         peers: The addresses of these proxies.
         behind_login: True if the application that mounts the page has authenticated each request.
+            If it sets `scope["user"]`, the log of actions has the user's `display_name`.
     """
 
     hosts: Collection[str] = LOOPBACK_NAMES
@@ -109,7 +110,8 @@ class Access:
     def _user(self, scope: Scope, headers: Headers) -> RefusedRequest | str:
         """Return the name of the authenticated user, or why the request is refused."""
         if self.behind_login:
-            return ""
+            # Starlette's AuthenticationMiddleware sets this user.
+            return plain_text(str(getattr(scope.get("user"), "display_name", "")), _LONGEST_NAME)
         peer = scope["client"][0] if scope.get("client") else ""
         if self.user_header is not None and _is_in(peer, self.peers):
             return self._user_of_proxy(self.user_header, headers)

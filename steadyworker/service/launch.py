@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from steadyworker.service.reload import Reload
 from steadyworker.service.remedies import InstalledRemedies
 from steadyworker.service.service import Service
 from steadyworker.service.timed_ledger import timed
+from steadyworker.slots.dispositions import STDERR
 from steadyworker.system.leaving import awaited_threads, name_threads
 from steadyworker.system.streams import open_standard_streams
 from steadyworker.telemetry import logs
@@ -88,6 +90,8 @@ def launch(
             "Expected a call of run from the main thread, got another thread: only the main thread can catch signals."
         )
     open_standard_streams()
+    if not faulthandler.is_enabled():  # a fatal signal then leaves the stacks of all threads, also of a job in a thread
+        faulthandler.enable(STDERR)
     try:
         options = resolve.load(settings, os.environ, Path.cwd(), config_file)
     except ConfigError as error:

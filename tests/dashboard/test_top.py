@@ -38,6 +38,7 @@ from steadyworker.outcome import Counters
 from tests.cli.kit import Queues, Shell
 from tests.cli.night import SECRET
 from tests.dashboard.fleet_of_facts import FleetOfFacts, hostile
+from tests.dashboard.test_pages import EVERY_LEDGER
 from tests.support.ledgers import make_ledger
 
 RUNNING_80 = """\
@@ -150,6 +151,7 @@ def driven(
     asyncio.run(run())
 
 
+@EVERY_LEDGER
 def test_the_first_table_is_a_screen_of_80_columns(facts: FleetOfFacts) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         text = await shown(pilot, "detached")
@@ -164,6 +166,7 @@ def test_the_first_table_is_a_screen_of_80_columns(facts: FleetOfFacts) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
+@EVERY_LEDGER
 def test_the_tables_are_those_of_the_command_line(facts: FleetOfFacts, number: int) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         await pilot.press(str(number))

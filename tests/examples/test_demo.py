@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -100,11 +107,7 @@ def test_the_demo_ends_as_it_has_to_on_rocketmq(archive: Path, tmp_path: Path, s
     place.node.remove("payment-exports")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_without_java_it_runs_all_but_spark_and_names_what_to_install(tmp_path: Path, shell: Shell) -> None:
-    said = shell(
-        f"""python - <<'END'
+WITHOUT_JAVA = f"""
 import sys
 
 sys.path.insert(0, "{EXAMPLES}")
@@ -112,10 +115,30 @@ import demo
 
 demo.missing_java = lambda: "apt-get install openjdk-17-jre-headless"
 sys.exit(demo.main())
-END""",
-        within=500,
-    )
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_java_it_runs_all_but_spark_and_its_page_stays_up_until_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_JAVA]
+    environ = {**os.environ, "DEMO_PAGE": "1"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
+        assert demo.stdout is not None
+        said = ""
+        while "until Ctrl-C" not in said and (line := demo.stdout.readline()):
+            said += line
+        page = re.findall(r"http://\S+?/", said)[-1]
+        with urlopen(page, timeout=30) as answered:
+            shown = answered.read().decode()
+        os.killpg(demo.pid, signal.SIGINT)
+        assert demo.wait(30) == 0
     assert said.count("Every result is right") == 1
     assert said.count("left out: no Java") == 1
-    assert said.rstrip().endswith("apt-get install openjdk-17-jre-headless")
+    assert "apt-get install openjdk-17-jre-headless" in said
     assert len(list((tmp_path / "demo-output/exports").glob("*.csv"))) == 3
+    assert shown.count("kills-itself") >= 1
+    with pytest.raises(URLError, match="Connection refused"):
+        urlopen(page, timeout=30)
