@@ -27,7 +27,7 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `wire.py`, `line.py` | the events and flags of a trace, and of a single connection |
 | `boundary.py` | the search for the next frame after missed bytes |
 | `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |
-| `page.py`, `picture/` | the page of a trace |
+| `page.py`, `verdict.py` | the page of a trace, which `templates/trace.html` draws; the sentences at its top |
 | `frames.py` | the items that a reader returns for one direction of a connection |
 | `amqp.py` | the reader of AMQP 0-9-1 |
 | `fields.py` | the values in AMQP's frames: arguments, properties, tables |

@@ -7,7 +7,7 @@ So the page is shown what `steadyworker trace` really writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -20,6 +20,7 @@ from steadyworker.diagnosis.wire import Wire
 Event = dict[str, Any]
 
 STARTED = "2026-11-25T10:02:03.250000+00:00"
+BEGIN: Event = {"kind": "trace", "started": STARTED, "listen": "127.0.0.1:5673", "to": "127.0.0.1:5672"}
 HEADER = b"AMQP\0\0\x09\x01"
 BEAT = frame.marshal(heartbeat.Heartbeat(), 0)
 
@@ -297,155 +298,3 @@ def client_id_taken() -> list[Event]:
 STORIES: dict[str, Callable[[], list[Event]]] = {
     story.__name__: story for story in (second_header, missed_heartbeat, two_threads, full_queue, client_id_taken)
 }
-
-
-class Teller:
-    """Writes single events, with a running clock; for those that no conversation would write."""
-
-    def __init__(self) -> None:
-        self.t = 0.0
-        self.events: list[Event] = [
-            {"kind": "trace", "version": 1, "started": STARTED, "listen": "127.0.0.1:5673", "to": "127.0.0.1:5672"}
-        ]
-
-    def add(self, kind: str, side: str, conn: int = 1, /, *, after: float = 0.0004, **detail: object) -> None:
-        self.t += after
-        self.events.append({"t": round(self.t, 6), "conn": conn, "from": side, "kind": kind, **detail})
-
-    def method(
-        self,
-        side: str,
-        name: str,
-        conn: int = 1,
-        /,
-        *,
-        channel: int = 1,
-        size: int = 24,
-        after: float = 0.0004,
-        **detail: object,
-    ) -> None:
-        self.add("method", side, conn, after=after, name=name, channel=channel, size=size, **detail)
-
-    def login(self, conn: int = 1) -> None:
-        """A client logs in."""
-        self.add("open", "trace", conn, client=f"10.0.0.1:{conn}", broker="10.0.0.2:5672")
-        self.add("header", "client", conn, name="AMQP 0-9-1", size=8)
-        for side, name in (
-            ("broker", "Start"),
-            ("client", "StartOk"),
-            ("broker", "Tune"),
-            ("client", "TuneOk"),
-            ("client", "Open"),
-            ("broker", "OpenOk"),
-        ):
-            self.method(side, f"Connection.{name}", conn, channel=0)
-
-
-def long_trace(events: int, connections: int = 1) -> Iterable[Event]:
-    """Yield a trace of so many events, one at a time: deliveries with acks in any order, heartbeats, gaps and flags."""
-    yield from Teller().events
-    tags = dict.fromkeys(range(1, connections + 1), 0)
-    yield from _traffic(events, tags)
-
-
-def _traffic(events: int, tags: dict[int, int]) -> Iterator[Event]:
-    t = 0.0
-    for n in range(events):
-        t += 0.004
-        conn = n // 4 % len(tags) + 1
-        head = {"t": t, "conn": conn}
-        match n % 4:
-            case 0:
-                tags[conn] += 1
-                yield {
-                    **head,
-                    "from": "broker",
-                    "kind": "method",
-                    "name": "Basic.Deliver",
-                    "channel": 1,
-                    "size": 61,
-                    "delivery_tag": tags[conn],
-                    "consumer_tag": "c",
-                    "exchange": "",
-                    "routing_key": "q",
-                }
-            case 1:
-                yield {
-                    **head,
-                    "from": "broker",
-                    "kind": "content",
-                    "channel": 1,
-                    "size": 38,
-                    "body_size": 2000,
-                    "properties": {"delivery_mode": 2},
-                }
-            case 2:
-                yield {**head, "from": "broker", "kind": "body", "channel": 1, "size": 2008}
-            case _ if n % 40_003 == 3:
-                yield {
-                    **head,
-                    "from": "trace",
-                    "kind": "flag",
-                    "id": "amqp.double-ack",
-                    "level": "error",
-                    "what": "An ack was sent twice",
-                    "evidence": [{"tag": tags[conn]}],
-                    "remedy": "Ack once",
-                }
-            case _ if n % 5_003 == 3:
-                yield {**head, "from": "client", "kind": "gap", "seconds": 3.0, "allowed": 2.0}
-            case _:
-                tag = tags[conn] if n % 3 else max(1, tags[conn] - 50)
-                yield {
-                    **head,
-                    "from": "client",
-                    "kind": "method",
-                    "name": "Basic.Ack",
-                    "channel": 1,
-                    "size": 21,
-                    "delivery_tag": tag,
-                }
-
-
-def greedy_trace(connections: int) -> Iterator[Event]:
-    """Yield what takes the most memory: many connections, long texts, many names, a flag for every few frames."""
-    long = "\N{SNOWMAN}" * 4_000
-    for conn in range(connections):
-        head = {"conn": conn, "from": "broker"}
-        yield {**head, "kind": "open", "t": conn * 0.001, "client": long, "broker": long}
-        yield {**head, "kind": "frame", "name": "SUBSCRIBE", "headers": {"id": "1", "ack": "client-individual"}}
-        for n in range(60):
-            yield {
-                **head,
-                "kind": "method",
-                "name": f"name {n}",
-                "channel": n,
-                "size": 9,
-                "text": long,
-                "x": [long] * 9,
-            }
-            yield {
-                **head,
-                "kind": "method",
-                "name": "Basic.Deliver",
-                "channel": n,
-                "size": 9,
-                "delivery_tag": 2 * n + 2,
-                "x": long,
-            }
-            yield {
-                **head,
-                "kind": "frame",
-                "name": "MESSAGE",
-                "headers": {"subscription": "1", "message-id": f"{n}{long}"},
-            }
-            if n % 4 == 0:
-                yield {
-                    **head,
-                    "kind": "flag",
-                    "id": f"id {n}",
-                    "level": "error",
-                    "what": long,
-                    "remedy": long,
-                    "evidence": [{"x": long}] * 20,
-                }
