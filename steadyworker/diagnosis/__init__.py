@@ -13,7 +13,7 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `formats.py`, `records.py` | the formats of logs; the records, each of which is a line with the lines that belong to it |
 | `matching.py` | the entries that explain a record |
 | `timeline.py` | related records, joined to one finding with a time line |
-| `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; logs that grow |
+| `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; a pipe that stays open |
 | `scan.py` | the search of a log's blocks: what the catalogue explains, and a count of the other errors |
 | `own_lines.py`, `remedies.py` | the fields of SteadyWorker's own lines; the remedies that its log adds |
 | `report.py` | a finding, for people and as JSON |
