@@ -22,12 +22,12 @@ from tests.diagnosis.page_stories import BEGIN, STORIES, Event
 
 STORY_TEXTS = {
     "second_header": (
-        "The client sent a second protocol header, 26255 bytes behind the first.",
+        "The client sent a second protocol header, 26231 bytes behind the first.",
         "It connects again over a connection that is open. The broker closed the connection 0.4 s later.",
         "The broker reported: “FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}” (code 501).",
         "type 65 41 A channel 19793 4D 51 MQ size 1342177289 50 00 00 09 P\\0\\0\\t together AMQP protocol header",
         "1 client Connection.StartOk client php-amqplib 3.5.4",
-        "4,968 more events",
+        "4,962 more events",
     ),
     "missed_heartbeat": (
         "The client sent nothing for 28.9 s, and had agreed to a heartbeat of 10 s.",
@@ -41,17 +41,17 @@ STORY_TEXTS = {
         "The broker reported: “UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead” (code 505).",
     ),
     "full_queue": (
-        "The client has read nothing for 5.4 s, and 2.3 MiB wait for it.",
+        "The client has read nothing for 5.4 s, and 2.2 MiB wait for it.",
         "The broker can write no more to this connection. The broker closed the connection 10.4 s later.",
         "Also noticed warning 300 deliveries of the queue payments wait for an acknowledgement",
-        "1 trace bytes wait for the client bytes 2376296, since 5.4",
+        "1 trace bytes wait for the client bytes 2359296, since 5.4",
     ),
     "client_id_taken": (
         "The broker refused the client id 'worker-1'.",
         "Connection 1 of this trace (10.0.3.22:41770), silent for 20.5 s, still holds it. The broker closed the connection at once.",
         "The broker reported: “Broker: b1 - Client: worker-1 already connected from tcp://10.0.3.22:41770”.",
         "The same was noticed on 2 other connections.",
-        "5 connections, 39 frames, 6.4 KiB",
+        "5 connections, 39 frames, 5.8 KiB",
         "5: client 10.0.3.22:41816",
     ),
 }
