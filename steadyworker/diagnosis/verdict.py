@@ -52,21 +52,22 @@ class FlagKind(Struct):
 
 
 class ConnectionEnd(Struct):
-    """The end of a connection: the first close, the reasons that the sides gave, and whether it came without a goodbye."""
+    """The end of a connection: the first close, the reasons that the sides gave, and whether they ended in order."""
 
     close: Event | None = None
     reasons: list[Event] = []
     abrupt: bool = False
+    _goodbye: bool = False
 
     def add(self, event: Event) -> None:
         """Note an event; an end without a goodbye is abrupt if the frames could be read."""
-        name = event.get("name")
         if event["kind"] == "close":
             self.close = self.close or event
             self.abrupt |= event["how"] == "refused"
         elif event["kind"] in {"method", "frame"}:
-            self.abrupt = name not in _REASONS | _GOODBYES and not self.reasons
-            if name in _REASONS and len(self.reasons) < _MOST_REASONS:
+            self._goodbye |= event["name"] in _REASONS | _GOODBYES
+            self.abrupt = not self._goodbye
+            if event["name"] in _REASONS and len(self.reasons) < _MOST_REASONS:
                 self.reasons.append(event)
 
 

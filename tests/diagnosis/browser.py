@@ -202,10 +202,6 @@ class Browser:
         self.resize(width, height)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
-    def printed(self, path: Path) -> None:
-        """Write the printed page as PDF."""
-        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"]))
-
     def requested(self) -> list[str]:
         """Return the addresses that the page asked for, beside itself and data in itself."""
         asked = [event["params"]["request"]["url"] for event in self._of("Network.requestWillBeSent")]

@@ -1,5 +1,5 @@
 """
-The page of each story in a real browser: light and dark, from 320 to 3840 pixels, without JavaScript, for a screen reader, printed.
+The page of each story in a real browser: light and dark, from 320 to 3840 pixels, without JavaScript, for a screen reader.
 
 If the variable STEADYWORKER_TEST_PICTURES names a folder, the pictures of all pages stay there, for people.
 """
@@ -90,9 +90,3 @@ def test_a_screen_reader_gets_the_cause_and_the_lanes(browser: Browser, folder: 
     (lanes,) = [name for role, name in named if role in {"image", "img"} and name]
     assert lanes.startswith("Connection 1: 2 flags, closed by the broker. Connection 2: 1 flag, closed by the broker.")
     assert [role for role, name in named if role == "link" and not name] == []
-
-
-def test_a_page_can_be_printed(browser: Browser, folder: Path, tmp_path: Path) -> None:
-    browser.open(folder / "trace-second_header.html", media="print")
-    browser.printed(tmp_path / "page.pdf")
-    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
