@@ -114,8 +114,8 @@ class Page:
         self.trouble = ""
         self.seconds = 0.0
         self.number = 0
+        self.opened = 0
         self._connections: dict[int, TracedConnection] = {}
-        self._dropped = 0
         self._kinds: dict[str, FlagKind] = {}
         self._rows: list[TableRow] = []
 
@@ -130,15 +130,16 @@ class Page:
             self.totals = event
             return
         self.number += 1
+        self.opened += kind == "open"
         if kind == "flag":
             event = {**event, "what": plain_text(event["what"], LONGEST)}
-            self._count(event)
+            self._kinds.setdefault(event["id"], FlagKind(event)).add(event)  # the ids are those of `wire.FLAGS`
         elif kind == "trouble":
             self.trouble = plain_text(event.get("error") or "connections could not be accepted", LONGEST)
-        elif kind == "open":
-            self._make_room()
-            self._connections[event["conn"]] = TracedConnection(event)
         connection = self._connections.get(event["conn"])
+        if connection is None and kind in {"open", "flag"}:
+            self._make_room()
+            connection = self._connections[event["conn"]] = TracedConnection(event)
         if connection is not None:
             connection.add(event)
             self._keep(connection, event)
@@ -148,12 +149,6 @@ class Page:
         if len(self._connections) >= MOST_CONNECTIONS:
             order = ((not each.end.close, bool(each.flags), number) for number, each in self._connections.items())
             del self._connections[min(order)[2]]
-            self._dropped += 1
-
-    def _count(self, flag: Event) -> None:
-        kind = self._kinds.setdefault(flag["id"], FlagKind(flag, {}))  # the ids are those of `wire.FLAGS`
-        if len(kind.counts) < MOST_CONNECTIONS or flag["conn"] in kind.counts:
-            kind.add(flag)
 
     def _keep(self, connection: TracedConnection, event: Event) -> None:
         """Keep an event for the table, or among the latest events; a flag or an end keeps also the events before it."""
@@ -184,15 +179,14 @@ class Page:
         template = pages.environment(Path(__file__).parent / "templates").get_template("trace.html")
         style = (pages.HERE / "page.css").read_text(encoding="utf-8")
         digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-        count = len(self._connections) + self._dropped
         ends = {number: each.end for number, each in self._connections.items()}
-        verdict = verdict_of(self._kinds.values(), ends, count, self.seconds)
+        verdict = verdict_of(self._kinds.values(), ends, self.opened, self.seconds)
         flags = sorted((kind.flag for kind in self._kinds.values()), key=lambda flag: flag["t"])
         text = ""
         for most in _MOST_ROWS:
             text = template.render(
                 trace=self, verdict=verdict, others=[flag for flag in flags if flag is not verdict.flag],
-                drawn=self._drawn(verdict.flag), connections=count, rows=self._table(most), title=verdict.headline,
+                drawn=self._drawn(verdict.flag), rows=self._table(most), title=verdict.headline,
                 style=Markup(style), digest=digest, lapse=lapse,  # noqa: S704 - a file of this package
             )  # fmt: skip
             if len(text.encode()) < LARGEST_PAGE:

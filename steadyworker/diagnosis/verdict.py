@@ -26,7 +26,7 @@ LONGEST = 400
 
 _REASONS = frozenset({"Connection.Close", "Channel.Close", "ERROR"})
 _GOODBYES = frozenset({"Connection.Close", "DISCONNECT", "UNREGISTER_CLIENT"})
-_MOST_REASONS = 10
+_MOST_REASONS, _MOST_CONNECTIONS = 10, 1_000
 _BREAK = re.compile(r"(?:: |\. )(?=\S)")
 _SHORTEST = 25
 _AT_ONCE = 0.01  # a close within this number of seconds is "at once"
@@ -34,14 +34,15 @@ _ORDERLY = 200  # the reply code of an end without an error
 
 
 class FlagKind(Struct):
-    """The flags of one id: the first, or the first error if there is one, and the number of flags on each connection."""
+    """The flags of one id: the first, or the first error if there is one, and the connections, up to a number."""
 
     flag: Event
-    counts: dict[int, int]
+    connections: set[int] = set()
 
     def add(self, flag: Event) -> None:
-        """Count a flag."""
-        self.counts[flag["conn"]] = self.counts.get(flag["conn"], 0) + 1
+        """Note the next flag."""
+        if len(self.connections) < _MOST_CONNECTIONS:
+            self.connections.add(flag["conn"])
         if flag["level"] == "error" != self.flag["level"]:
             self.flag = flag
 
@@ -91,9 +92,10 @@ def verdict_of(
     what = flag["what"] or f"The trace noticed {flag['id']}"
     found = _BREAK.search(what, _SHORTEST)
     head, rest = (what[: found.start()], [_sentence(what[found.end() :])]) if found else (what, [])
-    support = [*rest, *_end_after(flag, ends.get(flag["conn"], ConnectionEnd()), seconds)]
-    if len(kind.counts) > 1:
-        support.append(f"The same was noticed on {count_text(len(kind.counts) - 1, 'other connection')}.")
+    support = [*rest, *_end_after(flag, ends.get(flag["conn"]), seconds)]
+    if others := len(kind.connections - {flag["conn"]}):
+        least = "at least " if len(kind.connections) == _MOST_CONNECTIONS else ""
+        support.append(f"The same was noticed on {least}{count_text(others, 'other connection')}.")
     return TraceVerdict(_sentence(head), support, flag["level"], flag)
 
 
@@ -108,8 +110,10 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', '!')) else '.'}"
 
 
-def _end_after(flag: Event, end: ConnectionEnd, seconds: float) -> Iterator[str]:
+def _end_after(flag: Event, end: ConnectionEnd | None, seconds: float) -> Iterator[str]:
     """Yield how the connection of a flag ended, and the reasons in the words of the protocol."""
+    if end is None:  # the page has dropped the connection
+        return
     reasons = [each for each in end.reasons if each["t"] >= flag["t"]]
     last = next((each for each in reasons if each["name"] != "Channel.Close"), end.close)
     if last is None or last["from"] == "trace":

@@ -15,7 +15,7 @@ import pytest
 
 from steadyworker import pages
 from steadyworker.diagnosis.outputs import Outputs
-from steadyworker.diagnosis.page import NEIGHBOURS
+from steadyworker.diagnosis.page import MOST_CONNECTIONS, NEIGHBOURS
 from steadyworker.diagnosis.wire import FLAGS
 from tests.diagnosis.page_kit import check, headline, page_of, page_text
 from tests.diagnosis.page_stories import BEGIN, STORIES, Event
@@ -221,6 +221,25 @@ def test_a_long_trace_keeps_its_only_error_and_its_memory_stays_bounded() -> Non
         assert headline(page) == "The only error."
         assert f"{3_000 - 6:,} more connections without lanes." in page_text(page)
     assert peaks[1] < 1.5 * peaks[0] < 20e6
+
+
+def test_a_flag_brings_a_dropped_connection_back_with_its_end() -> None:
+    opened = [event(0.1 * n, "open", "trace", n, client=f"10.0.0.1:{n}") for n in range(2 * MOST_CONNECTIONS)]
+    closed = event(99.5, "close", "broker", 1, who="broker", how="reset")
+    page = page_of(
+        [
+            BEGIN,
+            *opened,
+            flag(99.0, "It broke", 1),
+            flag(99.0, "It broke", 2),
+            closed,
+            event(100.0, "gap", seconds=1, allowed=1),
+        ]
+    )
+    check(page)
+    text = page_text(page)
+    assert "The broker closed the connection 0.5 s later. The same was noticed on 1 other connection." in text
+    assert f"{2 * MOST_CONNECTIONS} connections" in text
 
 
 def test_without_its_library_a_trace_goes_on_as_text(
