@@ -93,7 +93,7 @@ WINGS: dict[str, Wing] = {
         seen_from=10,
     ),
     "exports/cli/": Wing(floors=8, also=("exports/",), seen_from=10),
-    "diagnosis/": Wing(floors=2, also=("telemetry/",), seen_from=10),
+    "diagnosis/": Wing(floors=2, also=("telemetry/", "pages/"), seen_from=10),
     "diagnosis/cli/": Wing(floors=8, also=("diagnosis/",), seen_from=10),
     "pages/": Wing(floors=1, seen_from=10),  # what rooms that draw pages share
     "dashboard/": Wing(
@@ -133,6 +133,7 @@ LATE: dict[str, tuple[str, ...]] = {
         "steadyworker.dashboard.doing",
     ),  # a page without actions knows no runner
     "steadyworker/dashboard/top/command.py": ("steadyworker.dashboard.top.view",),  # its library is an extra
+    "steadyworker/diagnosis/outputs.py": ("steadyworker.diagnosis.page",),  # its library is an extra
     "steadyworker/testing/plugin.py": ("",),  # pytest imports it at every start, in every project of a user's
     "steadyworker/backends/opening.py": ("steadyworker.ledger.postgres.",),  # its library is an extra
     # Together they take a third of a child's start and 7 MB of each child; most Workers need neither.

@@ -13,7 +13,7 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `formats.py`, `records.py` | the formats of logs; the records, each of which is a line with the lines that belong to it |
 | `matching.py` | the entries that explain a record |
 | `timeline.py` | related records, joined to one finding with a time line |
-| `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; logs that grow |
+| `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; a pipe that stays open |
 | `scan.py` | the search of a log's blocks: what the catalogue explains, and a count of the other errors |
 | `own_lines.py`, `remedies.py` | the fields of SteadyWorker's own lines; the remedies that its log adds |
 | `report.py` | a finding, for people and as JSON |
@@ -27,7 +27,7 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `wire.py`, `line.py` | the events and flags of a trace, and of a single connection |
 | `boundary.py` | the search for the next frame after missed bytes |
 | `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |
-| `page.py`, `picture/` | the page of a trace |
+| `page.py`, `verdict.py` | the page of a trace, which `templates/trace.html` draws; the sentences at its top |
 | `frames.py` | the items that a reader returns for one direction of a connection |
 | `amqp.py` | the reader of AMQP 0-9-1 |
 | `fields.py` | the values in AMQP's frames: arguments, properties, tables |

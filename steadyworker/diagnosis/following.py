@@ -1,13 +1,13 @@
 """
-Explains logs while they are written.
+Explains a log while it is written, as it comes through a pipe.
 
 An incident is shown when nothing was added to it for `SETTLE` seconds, so that the time line contains the incident's consequences.
-If a source has no new bytes for `QUIET` seconds, its last record is complete.
+If the pipe has no new bytes for `QUIET` seconds, its last record is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from steadyworker.clock import Clock
@@ -30,57 +30,51 @@ class GrowingSource(Protocol):
         """Return the bytes that are available now, or no bytes."""
         ...
 
+    def wait(self, seconds: float | None) -> None:
+        """Wait until bytes can be read, but at most for this number of seconds."""
+        ...
+
 
 class Following:
-    """The search of sources that grow; it calls `show` with each incident that has settled."""
+    """The search of a source that grows; it calls `show` with each incident that has settled."""
 
     def __init__(
         self,
-        sources: Sequence[tuple[Scanner, GrowingSource]],
+        scanner: Scanner,
+        source: GrowingSource,
         timelines: Timelines,
         show: Callable[[Incident], None],
         clock: Clock,
-        wait: Callable[[float | None], None],
     ) -> None:
-        self._sources = sources
+        self._scanner = scanner
+        self._source = source
         self._timelines = timelines
         self._show = show
         self._clock = clock
-        self._wait = wait
 
     def run(self) -> None:
-        """Read until every source has ended; between reads, call `wait` with the longest time to wait, or None."""
+        """Read until the source has ended."""
         quiet_since: float | None = None
         flushed = False
         while True:
-            read = self._read()
+            block = self._source.read()
             now = self._clock.monotonic()
-            if read:
+            if block:
+                self._add(self._scanner.feed(block), now)
                 quiet_since, flushed = now, False
             elif quiet_since is not None and not flushed and now - quiet_since >= QUIET:
-                for scanner, _ in self._sources:
-                    self._add(scanner.flush(), now)
+                self._add(self._scanner.flush(), now)
                 flushed = True
             for incident in self._timelines.settled(now, SETTLE):
                 self._show(incident)
-            if all(source.ended for _, source in self._sources):
+            if self._source.ended:
                 break
-            if not read:
+            if not block:
                 due = [] if flushed or quiet_since is None else [quiet_since + QUIET]
                 if (settles := self._timelines.next_settles(SETTLE)) is not None:
                     due.append(settles)
-                self._wait(max(0.0, min(due) - now) if due else None)
-        for scanner, _ in self._sources:
-            self._add(scanner.end(), self._clock.monotonic())
-
-    def _read(self) -> bool:
-        """Read one block of each source; return whether any source had bytes."""
-        some = False
-        for scanner, source in self._sources:
-            if block := source.read():
-                some = True
-                self._add(scanner.feed(block), self._clock.monotonic())
-        return some
+                self._source.wait(max(0.0, min(due) - now) if due else None)
+        self._add(self._scanner.end(), self._clock.monotonic())
 
     def _add(self, sightings: Iterable[Sighting], now: float) -> None:
         for seen in sightings:

@@ -6,17 +6,17 @@ An output that fails gets no more events, and the trace goes on, because the con
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self, TextIO
+from typing import IO, Self
 
 import click
 import msgspec
 
-from steadyworker.diagnosis.page import Page
 from steadyworker.diagnosis.terminal import Terminal
 from steadyworker.diagnosis.wire import Event, Listener
 
@@ -40,16 +40,15 @@ class Outputs:
         self._files = ExitStack()
         self._listeners: dict[str, Listener] = {}
         self._flushes: dict[str, Callable[[], object]] = {}
-        self._page: tuple[str, Page, TextIO] | None = None
+        self._write_page: Callable[[], object] | None = None
+        self._page_name = str(html)
         if jsonl == "-":
             self._write_json(STDOUT, sys.stdout.buffer)
         elif jsonl is not None:
             file = Path(jsonl).open("wb")  # noqa: SIM115 - the file stays open until the trace ends
             self._write_json(jsonl, self._files.enter_context(file))
         if html is not None:
-            page = Page()
-            self._page = (str(html), page, self._files.enter_context(html.open("w", encoding="utf-8")))
-            self._listeners[str(html)] = page.add
+            self._add_page(html)
         if jsonl != "-":
             self._listeners[STDOUT] = Terminal(click.echo, frames=frames)
             self._flushes[STDOUT] = sys.stdout.flush
@@ -81,19 +80,34 @@ class Outputs:
 
     def finish(self) -> None:
         """Write the page and the buffered output."""
-        if self._page is not None:
-            name, page, file = self._page
+        if self._write_page is not None:
             try:
-                page.write(file)
-                file.flush()
+                self._write_page()
             except OSError as error:
-                self._failed(name, error)
+                self._failed(self._page_name, error)
         self.flush()
 
     def _failed(self, name: str, error: OSError) -> None:
         self._listeners.pop(name, None)
         self._flushes.pop(name, None)
         self.failures.setdefault(name, error)
+
+    def _add_page(self, path: Path) -> None:
+        try:
+            from steadyworker.diagnosis.page import Page
+        except ImportError as error:
+            text = f"the page needs jinja2 ({error}): pip install 'steadyworker[dashboard]'"
+            click.echo(f"The trace goes on as text, without {path}: {text}", err=True)
+            self._failed(self._page_name, OSError(errno.ENOENT, text))
+            return
+        page, file = Page(), self._files.enter_context(path.open("w", encoding="utf-8"))
+        self._listeners[self._page_name] = page.add
+
+        def write() -> None:
+            page.write(file)
+            file.flush()
+
+        self._write_page = write
 
     def _write_json(self, name: str, out: IO[bytes]) -> None:
         encode = msgspec.json.Encoder().encode

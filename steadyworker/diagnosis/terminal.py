@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from steadyworker.diagnosis.picture.event_fields import label
 from steadyworker.diagnosis.wire import Event
 from steadyworker.text.plain_text import printable
 from steadyworker.units import count_text, size_text
@@ -29,6 +28,17 @@ _FEW = {"open", "close", "flag", "gap", "queue", "tuned", "skipped", "trouble"}
 _NAME = 24
 _MOST_DETAILS = 6
 _LONGEST = 60
+_LABELS = {
+    "delivery_tag": "tag",
+    "consumer_tag": "consumer",
+    "prefetch_count": "prefetch",
+    "reply_code": "code",
+    "reply_text": "text",
+    "body_size": "body",
+    "seen_as": "in the broker's log",
+    "client_properties": "client",
+    "server_properties": "server",
+}
 _HEAD = {"t", "conn", "from", "kind", "name", "size", "id", "level", "what", "evidence", "remedy", "side", "how"}
 
 
@@ -63,7 +73,7 @@ class Terminal:
             if self._lines > MOST_LINES and kind not in _FEW:
                 self._left_out += 1
             else:
-                self._write(f"{_start(event)} {_title(event):<{_NAME}} {_details(event)}".rstrip())
+                self._write(f"{_start(event)} {title(event):<{_NAME}} {details(event)}".rstrip())
 
     def _report_left_out(self) -> None:
         if self._left_out:
@@ -109,7 +119,8 @@ def _start(event: Event) -> str:
     return f"{event['t']:9.3f} {number:>5} {arrow:<8}" if arrow else f"{event['t']:9.3f} {number:>5}"
 
 
-def _title(event: Event) -> str:
+def title(event: Event) -> str:
+    """Return what happened, such as the name of a method."""
     kind: str = event["kind"]
     match kind:
         case "method" | "frame" | "header":
@@ -124,25 +135,31 @@ def _title(event: Event) -> str:
             return kind
 
 
-def _details(event: Event) -> str:
+def details(event: Event, longest: int = _LONGEST) -> str:
+    """Return the fields that only this kind of event has, each with at most `longest` characters: `channel 1, tag 7`."""
     found: list[str] = []
     for name, value in event.items():
         if name in {"headers", "properties"} and isinstance(value, Mapping):
-            found += [_pair(inner, each) for inner, each in value.items()]
+            found += [_pair(inner, each, longest) for inner, each in value.items()]
         elif name not in _HEAD and value not in (None, False, "", {}):
-            found.append(_pair(name, value))
+            found.append(_pair(name, value, longest))
     if event["kind"] in {"body", "content", "bytes"}:
         found.append(size_text(event["size"]))
     return ", ".join(found[:_MOST_DETAILS])
 
 
-def _pair(name: str, value: Any) -> str:
+def _pair(name: str, value: Any, longest: int) -> str:
     if isinstance(value, Mapping):
         value = " ".join(str(each) for each in value.values() if not isinstance(each, Mapping))
     if value is True:
-        return label(name)
+        return _label(name)
     shown = printable(str(value))
-    return f"{label(name)} {shown if len(shown) <= _LONGEST else f'{shown[: _LONGEST - 1]}…'}"
+    return f"{_label(name)} {shown if len(shown) <= longest else f'{shown[: longest - 1]}…'}"
+
+
+def _label(key: str) -> str:
+    """Return the name of a field for people."""
+    return _LABELS.get(key) or printable(key).replace("_", " ")
 
 
 def _cell(name: str, value: object) -> str:

@@ -59,34 +59,19 @@ class Sighting:
 
 @dataclass(slots=True)
 class TimelineStep:
-    """
-    A line of a time line: the first sighting, the number of sightings, and the last sighting.
-
-    If a repetition had other values than the first sighting, `others` counts the values of each group.
-    """
+    """A line of a time line: the first sighting, the last one, their number, and the counted values of each group."""
 
     seen: Sighting
     last: Sighting
-    times: int = 1
-    others: dict[str, Counter[str]] | None = None
+    times: int = 0
+    values: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def again(self, seen: Sighting) -> None:
-        """Count a repetition."""
-        if self.others is None and seen.groups != self.seen.groups:
-            self.others = {name: Counter({value: self.times}) for name, value in self.seen.groups.items()}
-        if self.others is not None:
-            for name, value in seen.groups.items():
-                _count(self.others, name, value, 1, _MOST_OF_STEP)
+    def add(self, seen: Sighting) -> None:
+        """Count a sighting."""
         self.times += 1
         self.last = seen
-
-    def values(self) -> Iterator[tuple[str, str, int]]:
-        """Yield each value of each group, and the number of times that it was seen."""
-        if self.others is None:
-            yield from ((name, value, self.times) for name, value in self.seen.groups.items())
-        else:
-            for name, counter in self.others.items():
-                yield from ((name, value, times) for value, times in counter.items())
+        for name, value in seen.groups.items():
+            _count(self.values, name, value, 1, _MOST_OF_STEP)
 
 
 @dataclass(slots=True, eq=False)
@@ -238,11 +223,12 @@ def _within(seen: Sighting, incident: Incident, seconds: float, lines: int | Non
 def _join(incident: Incident, seen: Sighting) -> None:
     for step in incident.steps:
         if step.seen.entry.id == seen.entry.id and step.seen.keys == seen.keys:
-            step.again(seen)
+            step.add(seen)
             break
     else:
         if len(incident.steps) < _MOST_STEPS:
             incident.steps.append(TimelineStep(seen, seen))
+            incident.steps[-1].add(seen)
             incident.ids.add(seen.entry.id)
         else:
             incident.left_out += 1
@@ -263,8 +249,9 @@ def _counted(finding: LogFinding | None, incident: Incident, root: TimelineStep)
     for step in incident.steps:
         if step.seen.entry.id == root.seen.entry.id:
             finding.times += step.times
-            for name, value, times in step.values():
-                _count(finding.values, name, value, times, _MOST_VALUES)
+            for name, counter in step.values.items():
+                for value, times in counter.items():
+                    _count(finding.values, name, value, times, _MOST_VALUES)
     return finding
 
 

@@ -26,8 +26,7 @@ from tests.conftest import Eventually
 from tests.dashboard.fleet_of_facts import FleetOfFacts, hostile
 from tests.dashboard.kit import served
 from tests.deploy.judges.environment import missing
-from tests.diagnosis.browser import Browser
-from tests.diagnosis.test_page_browser import CONTRASTS, LEAST_CONTRAST
+from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 

@@ -27,6 +27,68 @@ FLAGS = (
 WITHIN = 60.0
 """Seconds for one answer of the browser."""
 
+LEAST_CONTRAST = 4.5
+"""What WCAG asks of text, level AA."""
+
+CONTRASTS = """
+(() => {
+  const parse = (text) => {
+    const found = text.match(/rgba?\\(([^)]+)\\)/);
+    if (!found) throw new Error("no colour: " + text);
+    const [r, g, b, a = 1] = found[1].split(/[,\\/ ]+/).filter(Boolean).map(Number);
+    return { r, g, b, a };
+  };
+  const over = (top, under) => ({
+    r: top.r * top.a + under.r * (1 - top.a), g: top.g * top.a + under.g * (1 - top.a), b: top.b * top.a + under.b * (1 - top.a), a: 1,
+  });
+  const light = ({ r, g, b }) => [r, g, b].map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const contrast = (a, b) => {
+    const [low, high] = [light(a), light(b)].sort((x, y) => x - y);
+    return (high + 0.05) / (low + 0.05);
+  };
+  // What is behind an element: its backgrounds, also those that a gradient of one or two colours paints.
+  const behind = (element) => {
+    const layers = [];
+    for (let at = element; at; at = at.parentElement) {
+      const style = getComputedStyle(at);
+      const colours = [...style.backgroundImage.matchAll(/rgba?\\([^)]+\\)/g)].map((found) => parse(found[0])).filter((colour) => colour.a > 0);
+      layers.push([...colours, parse(style.backgroundColor)]);
+    }
+    let possible = [{ r: 255, g: 255, b: 255, a: 1 }];
+    for (const layer of layers.reverse()) possible = layer.flatMap((top) => possible.map((under) => over(top, under)));
+    return possible;
+  };
+  const colour = (name) => {
+    const probe = document.createElement("i");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const found = parse(getComputedStyle(probe).color);
+    probe.remove();
+    return found;
+  };
+  const texts = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    const element = node.parentElement;
+    if (!node.textContent.trim() || element.closest("script, style, title, .unseen")) continue;
+    const style = getComputedStyle(element);
+    if (style.visibility === "hidden" || !element.getClientRects().length) continue;
+    const picture = element.closest("svg");
+    const ink = parse(picture ? style.fill : style.color);
+    const marker = element.closest(".marker");
+    const grounds = marker ? [parse(getComputedStyle(marker.querySelector("circle")).fill)]
+      : picture ? [...behind(picture.parentElement), colour("--panel")]
+      : behind(element);
+    const worst = Math.min(...grounds.map((ground) => contrast(over(ink, ground), ground)));
+    texts.push([worst, node.textContent.trim().slice(0, 60), element.className.baseVal ?? element.className]);
+  }
+  return texts;
+})()
+"""
+
 
 class BrowserError(Exception):
     """The browser refused a command, a script failed on the page, or no answer came."""
@@ -139,10 +201,6 @@ class Browser:
         width, height = self.run("[innerWidth, Math.max(innerHeight, document.documentElement.scrollHeight)]")
         self.resize(width, height)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
-
-    def printed(self, path: Path) -> None:
-        """Write the printed page as PDF."""
-        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"]))
 
     def requested(self) -> list[str]:
         """Return the addresses that the page asked for, beside itself and data in itself."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from threading import Event
 
 import click
 from rich.console import Console
@@ -21,8 +20,8 @@ from steadyworker.cli.output import json_line
 from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.catalogue import Entry, load
 from steadyworker.diagnosis.decoding import UndecodableSource
-from steadyworker.diagnosis.following import Following, GrowingSource
-from steadyworker.diagnosis.reading import Growing, Pipe, blocks
+from steadyworker.diagnosis.following import Following
+from steadyworker.diagnosis.reading import Pipe, blocks
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, entry_data, unknown_data
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
 from steadyworker.diagnosis.timeline import Incident, LogFinding, Sighting, Timelines
@@ -31,7 +30,6 @@ from steadyworker.units import count_text
 
 _STDIN = 0
 _MANY = 3  # findings
-_POLL = 0.25  # seconds between two reads of a file that grows
 
 
 @click.command(
@@ -40,8 +38,8 @@ _POLL = 0.25  # seconds between two reads of a file that grows
 Examples:
   steadyworker explain /var/log/rabbitmq/*.log worker.log    # several files: in the order of their times
   steadyworker explain                                       # paste lines, then press Ctrl-D
-  journalctl -fu rabbitmq-server -u worker | steadyworker explain
-  steadyworker explain --follow /var/log/rabbitmq/rabbit.log
+  tail -qF /var/log/rabbitmq/*.log | steadyworker explain    # while they grow; also journalctl -f, kubectl logs -f
+  xzcat old.log.xz | steadyworker explain                    # bzcat, zstdcat; iconv -f utf-16
   steadyworker explain broker.log --json | jq -r .id
   steadyworker explain --id amqp.second-header""",
 )
@@ -51,26 +49,23 @@ Examples:
     nargs=-1,
     type=click.Path(exists=True, dir_okay=False, readable=False, allow_dash=True, path_type=Path),
 )
-@click.option("--follow", is_flag=True, help="Also explain what is written to each FILE later, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per finding.")
 @click.option("--list", "as_list", is_flag=True, help="List all entries of the catalogue.")
 @click.option(
     "--id", "identity", metavar="ID", help="Print the entry with this id, as a log line names it: explain=ID."
 )
 @click.pass_context
-def command(
-    ctx: click.Context, *, files: tuple[Path, ...], follow: bool, as_json: bool, as_list: bool, identity: str | None
-) -> None:
+def command(ctx: click.Context, *, files: tuple[Path, ...], as_json: bool, as_list: bool, identity: str | None) -> None:
     """
     Explain what brokers and clients write into their logs: what happened, why, and what to do.
 
-    FILE is a log of RabbitMQ, ActiveMQ, Artemis, RocketMQ, of a client library or of a worker, also compressed by gzip, bzip2 or xz.
-    Without FILE, or for -, the standard input is read.
+    FILE is a log of RabbitMQ, ActiveMQ, Artemis, RocketMQ, of a client library or of a worker, also compressed by gzip.
+    Without FILE, or for -, the standard input is read; a pipe is explained while it is open.
     Lines that the catalogue does not know are counted, and never guessed at.
 
     Exit code 1 means that something was found, 0 that nothing was found.
     """
-    if sum((bool(files) or follow, as_list, identity is not None)) > 1:
+    if sum((bool(files), as_list, identity is not None)) > 1:
         raise click.UsageError("Expected FILEs, --list or --id, got more than one of them.")
     entries = load(lambda text: click.echo(f"warning: {text}", err=True))
     if as_list:
@@ -78,7 +73,7 @@ def command(
     elif identity is not None:
         _show_entry(entries, identity, as_json=as_json)
     else:
-        ctx.exit(int(_explain(entries, files or (Path("-"),), follow=follow, as_json=as_json)))
+        ctx.exit(int(_explain(entries, files or (Path("-"),), as_json=as_json)))
 
 
 # --- The catalogue ----------------------------------------------------------------------------------------------------
@@ -113,7 +108,7 @@ def _show_entry(entries: dict[str, Entry], identity: str, *, as_json: bool) -> N
 # --- Logs -------------------------------------------------------------------------------------------------------------
 
 
-def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, as_json: bool) -> bool:
+def _explain(entries: dict[str, Entry], files: Sequence[Path], *, as_json: bool) -> bool:
     """Explain the files, and return whether something was found."""
     search, timelines = Search(entries.values(), SystemClock().wall()), Timelines(entries.values())
     scanners = [Scanner(str(file), search) for file in files]
@@ -123,11 +118,10 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, follow: bool, 
         if as_json
         else _TextPrinter(timelines, [str(file) for file in files if file != Path("-")])
     )
-    stdin = _is_stream(_STDIN)
-    if follow or (files == (Path("-"),) and stdin):
-        if sys.stdin is not None and sys.stdin.isatty() and Path("-") in files:
+    if files == (Path("-"),) and _is_stream(_STDIN):
+        if sys.stdin is not None and sys.stdin.isatty():
             click.echo("Paste lines of a log, then press Ctrl-D.", err=True)
-        _follow(files, scanners, timelines, output, failures)
+        _follow(scanners[0], timelines, output, failures)
     else:
         for seen in by_time(_whole(file, scanner, failures) for file, scanner in zip(files, scanners, strict=True)):
             timelines.add(seen)
@@ -153,38 +147,17 @@ def _failure(file: Path, error: OSError | UndecodableSource) -> str:
     return f"Expected to read {file}, got: {(isinstance(error, OSError) and error.strerror) or error}."
 
 
-def _follow(
-    files: Sequence[Path], scanners: Sequence[Scanner], timelines: Timelines, output: _Printer, failures: list[str]
-) -> None:
-    readers: list[Pipe | Growing] = []
-    for file in files:
-        try:
-            readers.append(Pipe(_STDIN) if file == Path("-") else Growing(file))
-        except OSError as error:
-            raise SourceUnavailable(_failure(file, error)) from error
-    alone = readers[0] if len(readers) == 1 else None
-    pause = Event()
-
-    def wait(seconds: float | None) -> None:
-        if isinstance(alone, Pipe):
-            alone.wait(seconds)
-        else:
-            pause.wait(_POLL if seconds is None else min(_POLL, seconds))
-
-    sources: list[tuple[Scanner, GrowingSource]] = list(zip(scanners, readers, strict=True))
+def _follow(scanner: Scanner, timelines: Timelines, output: _Printer, failures: list[str]) -> None:
+    """Explain the standard input while it grows, until its end or Ctrl-C."""
     try:
         with _terminated_as_interrupted():
-            Following(sources, timelines, output.incident, SystemClock(), wait).run()
+            Following(scanner, Pipe(_STDIN), timelines, output.incident, SystemClock()).run()
     except KeyboardInterrupt:
-        for scanner in scanners:
-            with suppress(UndecodableSource):  # the command was ended early
-                for seen in scanner.end():
-                    timelines.add(seen)
+        with suppress(UndecodableSource):  # the command was ended early
+            for seen in scanner.end():
+                timelines.add(seen)
     except UndecodableSource as error:
-        failures.append(str(error))
-    finally:
-        for reader in readers:
-            reader.close()
+        failures.append(_failure(Path("-"), error))
 
 
 @contextmanager

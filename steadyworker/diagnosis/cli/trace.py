@@ -87,7 +87,12 @@ Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM e
     metavar="FILE",
     help="Write each event as a line of JSON; - for standard output.",
 )
-@click.option("--html", type=_FILE, metavar="FILE", help="Write one HTML page at the end, to attach to a ticket.")
+@click.option(
+    "--html",
+    type=_FILE,
+    metavar="FILE",
+    help="Write one HTML page at the end, to attach to a ticket (extra dashboard).",
+)
 @click.option("--flags-only", is_flag=True, help="Show connections, closes and flags, but no frames.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", help="End after this time.")
 @click.option(
