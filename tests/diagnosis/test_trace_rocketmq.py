@@ -121,7 +121,7 @@ def test_a_retry_that_no_broker_can_store_and_the_half_topic_that_grows(tmp_path
     page = page_of(trace.events)
     check(page)
     assert headline(page).startswith("The broker refused a retry (CONSUMER_SEND_MSG_BACK) with MESSAGE_ILLEGAL")
-    assert "RocketMQ JAVA 4.5.2" in page_text(page)
+    assert "The client (JAVA 4.5.2) sends this copy" in page_text(page)
     assert not {BODY, PROPERTY} & {said for said in (BODY, PROPERTY) if said in json.dumps(trace.events) + page}
 
 
