@@ -1,7 +1,7 @@
 """
-Questions to the broker: what waits in its queues now, asked in the background while a person looks at the page.
+Questions to the broker: what waits in its queues now, asked in the background while a person views the page.
 
-A page never waits for the broker: it shows the last numbers with their age, and says if the broker does not respond.
+A page never waits for the broker: it shows the last numbers with their age, and whether the broker responds.
 One thread asks one queue after the other, so a broker that stalls costs one thread.
 """
 
@@ -29,7 +29,7 @@ from steadyworker.units import span
 EVERY = 5.0
 """Seconds between the end of one round of questions and the begin of the next."""
 
-LOOKED_WITHIN = 60.0
+VIEWED_WITHIN = 60.0
 """Seconds since the last page with numbers of a broker, after which the questions end."""
 
 LATE = 5.0
@@ -78,7 +78,7 @@ class BrokerAsker:
         self._adapters: dict[str, Adapter] = {}
         self._namespaces: dict[str, str] = {}
         self._depths: Mapping[tuple[str, str], tuple[float, Depth]] = {}
-        self._looked = 0.0
+        self._viewed = 0.0
         self._asked: float | None = None
         self._replied: float | None = None
         self._problem = ""
@@ -89,7 +89,7 @@ class BrokerAsker:
 
     def depths(self, recorded: Sequence[MeasuredDepth]) -> Sequence[MeasuredDepth]:
         """Return the newest depth of each queue, and ask for newer ones in the background."""
-        self._look()
+        self._view()
         now = self._clock.monotonic()
         with self._lock:
             found = {name: MeasuredDepth(*name, depth, now - at) for name, (at, depth) in self._depths.items()}
@@ -118,10 +118,10 @@ class BrokerAsker:
         if thread is not None:
             thread.join(_STOP_WITHIN)
 
-    def _look(self) -> None:
-        """Note that a person looks, and begin to ask if no thread asks."""
+    def _view(self) -> None:
+        """Note that a person views a page, and begin to ask if no thread asks."""
         with self._lock:
-            self._looked = self._clock.monotonic()
+            self._viewed = self._clock.monotonic()
             if self._thread is not None or self._stopping.is_set():
                 return
             thread = threading.Thread(target=self._run, name="steadyworker asks the broker", daemon=True)
@@ -142,7 +142,7 @@ class BrokerAsker:
             if self._stopping.wait(EVERY):
                 return
             with self._lock:
-                if self._clock.monotonic() - self._looked > LOOKED_WITHIN:
+                if self._clock.monotonic() - self._viewed > VIEWED_WITHIN:
                     self._thread = None
                     return
 

@@ -209,13 +209,13 @@ def test_one_thread_asks_for_all_viewers_and_no_page_waits(
     assert not broker.threads[0].is_alive()
 
 
-def test_the_page_asks_only_while_a_person_looks(tmp_path: Path, eventually: Eventually, monkeypatch: Any) -> None:
+def test_the_page_asks_only_while_a_person_reads_it(tmp_path: Path, eventually: Eventually, monkeypatch: Any) -> None:
     broker = BrokerOfTest()
     options = options_of(tmp_path, "amqp://broker/")
     with asked(ledger_of("shop"), options, lambda _: cast(Adapter, broker)) as (_, page):
         request(page, "/actions")  # a page without numbers of a broker asks for none
         assert broker.threads == []
-        monkeypatch.setattr(asking, "LOOKED_WITHIN", 0.0)
+        monkeypatch.setattr(asking, "VIEWED_WITHIN", 0.0)
         request(page, "/queues")
         eventually(lambda: broker.threads and not broker.threads[0].is_alive())
         assert len(broker.threads) == 1

@@ -200,7 +200,7 @@ def test_the_message_of_a_job_is_hidden_and_has_no_secret(facts: FleetOfFacts, p
 
 def test_a_running_job_names_what_it_needs(page: ASGIApp) -> None:
     words = request(page, "/job/shop/exports/stuck").words
-    assert "Runs for 41 min 30 s on host-1:4001, 10 %, 10 of 100." in words
+    assert "Seems stuck: runs for 41 min 30 s on host-1:4001, 10 %, 10 of 100." in words
     assert (
         "No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it." in words
     )
@@ -211,9 +211,9 @@ def test_a_running_job_names_what_it_needs(page: ASGIApp) -> None:
     [
         (
             "lost",
-            "Its worker process host-4:4004 is gone; another worker process takes the job over within 1 min 15 s.",
+            "Its worker process host-4:4004 is gone; taken over by another worker within 1 min 15 s.",
         ),
-        ("crashing", "Waits for its retry, due in 9 min 30 s."),
+        ("crashing", "Waits for its retry, due in 9 min 30 s; its last run: killed by SIGSEGV."),
         ("failed", "Failed for good 30 s ago: exhausted."),
         ("cancelled", "Cancelled 30 s ago: wrong month."),
         (
