@@ -25,6 +25,7 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `doing.py` | the actions |
 | `failures.py` | failed jobs in groups of one cause |
 | `running.py`, `queues.py`, `workers.py`, `warned.py`, `job.py` | the content of each page, as values |
+| `exported.py` | the export of a job, as the ledger has it |
 | `job_line.py` | a running or waiting job as a row |
 | `estimates.py` | the time that is left, and the durations of runs, as honest ranges |
 | `notices.py` | what needs a person, in words |

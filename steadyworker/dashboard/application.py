@@ -214,7 +214,9 @@ class _Pages:
         return "workers.html", self._reader.page("workers", lambda once, now: workers_page(once, now, self._namespace))
 
     def warnings(self, _: Request) -> Drawn:
-        return "warnings.html", self._reader.page("warnings", lambda once, _now: warnings_page(once, self._namespace))
+        return "warnings.html", self._reader.page(
+            "warnings", lambda once, now: warnings_page(once, now, self._namespace)
+        )
 
     def actions(self, _: Request) -> Drawn:
         def read(once: ReadOnce, _now: float) -> Sequence[Action]:

@@ -22,13 +22,13 @@ MOST_TOTALS = 20
 _LONGEST = 500
 
 
-class _Total(Struct, frozen=True):
+class _KnownTotal(Struct, frozen=True):
     by: Mapping[str, str | None] = field(default_factory=dict)
     rows: int = 0
     sums: Mapping[str, str] = field(default_factory=dict)
 
 
-class _State(Struct, frozen=True):
+class _KnownExport(Struct, frozen=True):
     """The parts of an export state that the page shows; the ledger can have a state of an earlier version, or of another export."""
 
     committed: str = ""
@@ -36,7 +36,7 @@ class _State(Struct, frozen=True):
     rows: int | None = None
     bytes: int | None = None
     sha256: str = ""
-    totals: tuple[_Total, ...] = ()
+    totals: tuple[_KnownTotal, ...] = ()
     where: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,10 +60,10 @@ class ExportFacts(Struct, frozen=True):
 def export_facts(value: bytes | None) -> ExportFacts | None:
     """Return what an export state has; None without a state, and for the state of an export class of the user."""
     try:
-        state = msgspec.json.decode(value or b"", type=_State)
+        state = msgspec.json.decode(value or b"", type=_KnownExport)
     except (msgspec.MsgspecError, UnicodeError):
         return None
-    if state == _State():
+    if state == _KnownExport():
         return None
     path = f"{state.folder}/{state.committed}" if state.folder else state.committed
     text = "The export goes on, or ended before its file was committed; these are the rows that are saved."
@@ -87,7 +87,7 @@ def export_facts(value: bytes | None) -> ExportFacts | None:
     )
 
 
-def _total_texts(total: _Total) -> tuple[str, str, str]:
+def _total_texts(total: _KnownTotal) -> tuple[str, str, str]:
     by = ", ".join(f"{name} {'NULL' if value is None else value}" for name, value in total.by.items())
     sums = ", ".join(f"{name} {value}" for name, value in total.sums.items())
     return plain_text(by or "all rows", _LONGEST), f"{total.rows:,}", plain_text(sums, _LONGEST)

@@ -34,7 +34,8 @@ class Notice(Struct, frozen=True):
         what: The name of the job, worker process or queue.
         where: The queue of a job; otherwise empty.
         path: The address of its page, below the root of the dashboard.
-        text: Why it needs a person; a part in backticks is a command.
+        text: Why it needs a person, and the remedy; a part in backticks is a command.
+        explain: The entry of the catalogue; empty if there is none.
     """
 
     level: str
@@ -43,6 +44,7 @@ class Notice(Struct, frozen=True):
     where: str
     path: str
     text: str
+    explain: str = ""
 
 
 def job_notice(job: ListedJob, now: float) -> Notice:
@@ -50,9 +52,9 @@ def job_notice(job: ListedJob, now: float) -> Notice:
     assert job.need is not None
     id = job.row.id
     level = "warning" if job.need in (Need.STUCK, Need.CRASHING) else "error"
-    return Notice(
-        level, job.need.value, id.key, id.queue, job_path(id.namespace, id.queue, id.key), need_text(job, now)
-    )
+    path = job_path(id.namespace, id.queue, id.key)
+    explain = "check.lost-messages" if job.need in (Need.STRANDED, Need.OVERDUE) else ""
+    return Notice(level, job.need.value, id.key, id.queue, path, need_text(job, now), explain)
 
 
 def need_text(job: ListedJob, now: float) -> str:
@@ -118,6 +120,13 @@ def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:
             waiting = count_text(queue.depth.ready, "message")
             text = f"{waiting} ready, and no worker process consumes it: {START_ONE}."
             yield Notice("error", "no worker", name, "", "/queues", text)
-        if queue.unexplained:
+        if queue.unexplained and not queue.workers:
             text = sentence(foreign_clause(queue.unexplained))
-            yield Notice("warning", "unknown consumers", name, "", "/queues", text)
+            remedy = "This ledger knows no worker process of the queue: set --ledger and --namespace as its workers have them."
+            yield Notice("warning", "another ledger", name, "", "/queues", f"{text} {remedy}", "ledger.of-others")
+        elif queue.unexplained:
+            text = sentence(foreign_clause(queue.unexplained))
+            remedy = "Give all workers one ledger, or stop the other program."
+            yield Notice(
+                "warning", "unknown consumers", name, "", "/queues", f"{text} {remedy}", "check.foreign-consumers"
+            )

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from steadyworker.dashboard.exported import MOST_TOTALS, export_facts
 from steadyworker.exports import RowExport
-from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Moving, Progress, Row, Verdict
+from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Moving, Progress, Row, Token, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.outcome import Counters
 from tests.cli.night import EXPORTS, SECRET
@@ -152,17 +152,17 @@ def test_a_job_that_is_done_has_its_acknowledgement(
 ) -> None:
     row = facts.run("ended", "new", None, Ending("done"), seconds=60)
     if settled is not None:
-        facts.ledger.settled(row.token if row.owner else _token_of(facts, row), settled)
+        facts.ledger.settled(_token_of(facts, row), settled)
         facts.ledger.flush()
     answered = request(page, "/job/shop/exports/ended")
     assert f"acknowledged {shown}" in answered.words
     assert ('<rect class="acknowledged" x="990.0"' in answered.text) == (settled is not None)
 
 
-def _token_of(facts: FleetOfFacts, row: Row) -> object:
+def _token_of(facts: FleetOfFacts, row: Row) -> Token:
     """Return the token of the run that ended."""
     (attempt,) = facts.ledger.facts.attempts(row.id)
-    return type(row.token)(row.id, row.uid, attempt.fence, attempt.owner)
+    return Token(row.id, row.uid, attempt.fence, attempt.owner)
 
 
 def test_a_run_with_progress_is_not_stuck(page: ASGIApp) -> None:

@@ -51,7 +51,7 @@ CALLS = {
     "failures": ["jobs", "jobs", "tracebacks"],
     "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs", "link_events"],
     "workers": ["owners", "jobs", "link_events"],
-    "warnings": ["owners", "bindings", "depths", "pauses", "jobs", "link_events"],
+    "warnings": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 3, "depths", "pauses", *["link_events"] * 2],
     "actions": ["actions"],
     "job": [
         "owners",
@@ -155,9 +155,9 @@ def test_a_worker_process_has_its_needs_and_its_day(page: ASGIApp) -> None:
 
 def test_a_warning_has_its_worker_processes_and_its_explanation(page: ASGIApp) -> None:
     words = request(page, "/warnings").words
-    assert "2 warnings" in words
+    assert "3 warnings" in words
     assert (
-        "error The disk of /var/lib has 1 % of free space. Remedy: make space. host-9:4009, 0 s ago. steadyworker explain --id check.disk explains it."
+        "error The disk of /var/lib has 1 % of free space. Remedy: make space. Reported by host-9:4009, 0 s ago. steadyworker explain --id check.disk explains it."
         in words
     )
     assert "unknown consumers exports 3 consumers at the broker" in words
@@ -367,7 +367,7 @@ def calls(facts: FleetOfFacts) -> dict[str, list[str]]:
         "failures": lambda once: failures_page(once, now, Sought()),
         "queues": lambda once: queues_page(once, now, None),
         "workers": lambda once: workers_page(once, now, None),
-        "warnings": lambda once: warnings_page(once, None),
+        "warnings": lambda once: warnings_page(once, facts.clock.wall(), None),
         "actions": lambda once: once.facts.actions(None, None, limit=201),
         "job": lambda once: job_page(once, now, JobId("shop", "exports", "export-m-23")),
     }
