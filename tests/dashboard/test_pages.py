@@ -51,7 +51,7 @@ CALLS = {
     "failures": ["jobs", "jobs", "tracebacks"],
     "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs", "link_events"],
     "workers": ["owners", "jobs", "link_events"],
-    "warnings": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 3, "depths", "pauses", *["link_events"] * 2],
+    "warnings": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 2, "depths", "pauses", *["link_events"] * 2],
     "actions": ["actions"],
     "job": [
         "owners",

@@ -51,11 +51,11 @@ def test_overdue_jobs(facts: FleetOfFacts) -> None:
 
 def test_many_overdue_jobs_are_counted(facts: FleetOfFacts) -> None:
     for number in range(MOST_OVERDUE_SHOWN + 5):
-        facts.end(f"late-{number}", delay=60.0)
+        facts.end(f"late-{number}", delay=60.0)  # beside `crashing` and `lost`
     facts.pass_time(3600.0 + 600.0, 60.0)
     found = words(facts)
     assert (
-        f"{MOST_OVERDUE_SHOWN} of {MOST_OVERDUE_SHOWN + 6}; steadyworker jobs --overdue --limit 0 lists all." in found
+        f"{MOST_OVERDUE_SHOWN} of {MOST_OVERDUE_SHOWN + 7}; steadyworker jobs --overdue --limit 0 lists all." in found
     )
 
 
