@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from steadyworker.clock import Times
 from steadyworker.dashboard.exported import ExportFacts, export_facts
-from steadyworker.dashboard.job_line import JobLine, job_line
+from steadyworker.dashboard.job_line import JobLine, job_line, why_text
 from steadyworker.dashboard.notices import need_text
 from steadyworker.dashboard.pictures import DAY, Lanes, events_of, lanes_of
 from steadyworker.dashboard.reader import ReadOnce
@@ -20,7 +20,7 @@ from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, St
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted, liveness
-from steadyworker.ledger.need_words import START_ONE, owner_clause, sentence
+from steadyworker.ledger.need_words import START_ONE, owner_clause, remedy_clause, sentence
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -164,7 +164,7 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     message = ledger.message(row.id)
     headers = None if message is None else headers_of(message)
     line = job_line(job, now)
-    need = need_text(job, now)
+    need = sentence(remedy_clause(job)) if job.need is Need.DEAD else need_text(job, now)
     letters = [letter for each in rounds if (letter := _letter(each.row, ledger)) is not None]
     return JobPage(
         line,
@@ -237,7 +237,7 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
         case JobState.CANCELLED:
             text = f"Cancelled{ended}: {redact(row.cancel_reason or row.reason)}"
         case JobState.DEAD:
-            text = f"Failed for good{ended}: {reason or 'no reason is recorded'}"
+            text = f"Failed for good{ended}: {why_text(job) or 'no reason is recorded'}"
         case JobState.CANCEL_WAITING:
             text = f"Cancelled before its first message came: {redact(row.cancel_reason or '')}"
     return f"{text.removesuffix('.')}."

@@ -56,8 +56,11 @@ def test_the_export_of_a_job_has_its_manifest(
     found = words(page, "made")
     assert f"steadyworker verify {tmp_path}/out/pay.csv checks it against its manifest, on a host that has it." in found
     assert f"file {tmp_path}/out/pay.csv rows 3 size " in found
-    assert f"({manifest['bytes']} bytes) SHA-256 {manifest['sha256']} 2 totals" in found
-    assert "Group Rows Sums currency EUR 2 amount 12 currency USD 1 amount 1" in found
+    assert (
+        f"({manifest['bytes']} bytes) SHA-256 {manifest['sha256']} The last file of this job is committed. This page reads no file:"
+        in found
+    )
+    assert "2 totals Group Rows Sums currency EUR 2 amount 12 currency USD 1 amount 1" in found
 
 
 def test_an_export_that_goes_on_has_its_saved_rows(facts: FleetOfFacts, page: ASGIApp) -> None:
@@ -72,16 +75,15 @@ def test_an_export_that_goes_on_has_its_saved_rows(facts: FleetOfFacts, page: AS
         "sha256": "0f",
     }
     facts.ledger.export_state(row.token, json.dumps(position).encode())
-    assert "these are the rows that are saved. rows 50,000 size 1.0 MiB (1,048,576 bytes) Message" in words(
-        page, "goes-on"
+    assert (
+        "rows 50,000 size 1.0 MiB (1,048,576 bytes) The export goes on, or ended before its file was committed; these are the rows that are saved."
+        in words(page, "goes-on")
     )
     facts.ledger.export_state(
         row.token, json.dumps({"spark": [], "where": {"server": "sc://spark", "token": SECRET}}).encode()
     )
     facts.clock.advance(2.0)
-    assert "Spark works on the export, or has worked on it. server sc://spark token *** Message" in words(
-        page, "goes-on"
-    )
+    assert "server sc://spark token *** Spark works on the export, or has worked on it." in words(page, "goes-on")
 
 
 @pytest.mark.parametrize(

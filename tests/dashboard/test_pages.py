@@ -214,7 +214,10 @@ def test_a_running_job_names_what_it_needs(page: ASGIApp) -> None:
             "Its worker process host-4:4004 is gone; taken over by another worker within 1 min 15 s.",
         ),
         ("crashing", "Waits for its retry, due in 9 min 30 s; its last run: killed by SIGSEGV."),
-        ("failed", "Failed for good 30 s ago: exhausted."),
+        (
+            "failed",
+            "Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
+        ),
         ("cancelled", "Cancelled 30 s ago: wrong month."),
         (
             "detached",
