@@ -29,6 +29,9 @@ from steadyworker.units import span
 EVERY = 5.0
 """Seconds between the end of one round of questions and the begin of the next."""
 
+SPARE = 0.2
+"""Seconds of rest for each queue of a round, because most questions need a connection of their own."""
+
 VIEWED_WITHIN = 60.0
 """Seconds since the last page with numbers of a broker, after which the questions end."""
 
@@ -134,25 +137,26 @@ class BrokerAsker:
 
     def _run(self) -> None:
         while True:
+            asked = 0
             try:
                 with suppress(LedgerUnavailable):  # the page shows this by itself
-                    self._round()
+                    asked = self._round()
             except Exception as error:  # noqa: BLE001 - a client library can raise anything
                 self._failed(error)
-            if self._stopping.wait(EVERY):
+            if self._stopping.wait(max(EVERY, asked * SPARE)):
                 return
             with self._lock:
                 if self._clock.monotonic() - self._viewed > VIEWED_WITHIN:
                     self._thread = None
                     return
 
-    def _round(self) -> None:
-        """Ask about each queue of the ledger that belongs to this broker."""
+    def _round(self) -> int:
+        """Ask about each queue of the ledger that belongs to this broker, and return their number."""
         names = [pair for pair in self._ledger.bindings() if self._options.namespace in (None, pair[0])]
         refused = ""
         for name in names[:MOST_ASKED]:
             if self._stopping.is_set():
-                return
+                break
             try:
                 depth = self._depth(*name)
             except ConfigError as error:
@@ -166,6 +170,7 @@ class BrokerAsker:
                 self._replied_with(name, depth)
         with self._lock:
             self._problem = refused
+        return len(self._depths)
 
     def _depth(self, namespace: str, queue: str) -> Depth | None:
         """Return the depth of a queue; None if another broker has it."""

@@ -273,11 +273,16 @@ def _running_hint(job: ListedJob, line: JobLine, named: str) -> str:
     )
     if line.silent is not None and line.silent <= (line.elapsed or 0.0):
         progress = f"its last progress is {span(line.silent)} old"
-        if line.silent < STUCK_AFTER / 6:
+        if _moves(line):
             return sentence(f"it is not stuck: {progress}", left)
         return sentence(f"{progress}; it counts as stuck after {span(STUCK_AFTER)} without any", left)
     ends = left or "it has no time limit"
     return f"{sentence('its run has reported no progress, so nothing shows whether it is stuck', ends)} `steadyworker cancel {named}` ends it."
+
+
+def _moves(line: JobLine) -> bool:
+    """Return whether the last progress is so new that a rate and a verdict can come from it."""
+    return line.silent is not None and line.silent < STUCK_AFTER / 6
 
 
 def _running_sentence(job: ListedJob, line: JobLine) -> str:
@@ -287,7 +292,11 @@ def _running_sentence(job: ListedJob, line: JobLine) -> str:
         what = "" if job.need is Need.NO_WORKER else owner_clause(owner, paused=job.pause is not None)
         return "; ".join(filter(None, (f"Its worker process {place} {state}", what)))
     runs = "Seems stuck: runs" if job.need is Need.STUCK else "Runs"
-    parts = [f"{runs} for {span(line.elapsed)} on {place}", line.progress, f"{line.left} left" if line.left else ""]
+    parts = [
+        f"{runs} for {span(line.elapsed)} on {place}",
+        line.progress,
+        f"{line.left} left" if line.left and _moves(line) else "",
+    ]
     detached = owner is not None and not owner.connected
     goes_on = "; its worker process has no connection to the broker, and the run goes on" if detached else ""
     return f"{', '.join(part for part in parts if part)}{goes_on}"
