@@ -17,14 +17,16 @@ from steadyworker.adapter import Adapter
 from steadyworker.backends.opening import open_adapter_for
 from steadyworker.clock import SystemClock, Times
 from steadyworker.config.resolve import Options, load
-from steadyworker.dashboard import asking
+from steadyworker.dashboard import app, asking
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.application import application
 from steadyworker.dashboard.asking import BrokerAsker
+from steadyworker.dashboard.cli import dashboard as command
 from steadyworker.depth import Depth
 from steadyworker.errors import BrokerUnavailable
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.brokers.place import OwnBroker, Place
 from tests.brokers.rabbitmq_place import RabbitmqPlace
@@ -37,6 +39,7 @@ QUEUE = "exports"
 
 class Exports(Worker[dict[str, str]]):
     queue = QUEUE
+    dead_letter_queue = "exports.lost"
     time_limit = "1h"
 
     def handle(self, job: Job[dict[str, str]]) -> None:
@@ -248,3 +251,32 @@ def test_a_refused_queue_is_a_problem_and_not_a_zero(tmp_path: Path, eventually:
         eventually(lambda: "Expected queue 'exports', got: no majority" in request(page, "/queues").words)
         assert "exports shop unknown" in ready(page)
         assert asker.state().problem == ""
+
+
+@pytest.mark.parametrize("broker", [None, "sqlite:broker.db"])
+def test_only_a_named_broker_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str | None) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = SqliteLedger(tmp_path / "ledger.db", clock=SystemClock(), times=Times(), create=True)
+    ledger.bind("shop", QUEUE, "shop")
+    ledger.close()
+    page = app(ledger=f"sqlite:{tmp_path}/ledger.db", broker=broker)
+    assert ("Broker sqlite:" in request(page, "/queues").words) == (broker is not None)
+    assert not (tmp_path / "broker.db").exists()
+
+
+def test_the_adapter_is_that_of_the_worker_whom_the_command_names(tmp_path: Path) -> None:
+    """Only a Worker has the name of its own dead-letter queue."""
+    options = load({"broker": f"sqlite:{tmp_path}/broker.db", "state_dir": str(tmp_path)}, {}, tmp_path)
+    opened: list[object] = []
+
+    def open_adapter(spec: object, options: Options, *, create: bool) -> object:
+        del options
+        opened.append((getattr(spec, "dead_letter_queue", spec), create))
+        return object()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "open_adapter_for", open_adapter)
+        opens = command._opens((f"{__name__}:Exports",), options)
+        opens(QUEUE)
+        opens("another")
+    assert opened == [("exports.lost", False), ("another", False)]
