@@ -14,7 +14,7 @@ from steadyworker.clock import Times
 from steadyworker.dashboard.exported import ExportFacts, export_facts
 from steadyworker.dashboard.job_line import JobLine, job_line, why_text
 from steadyworker.dashboard.notices import need_text
-from steadyworker.dashboard.pictures import DAY, Lanes, events_of, lanes_of
+from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
@@ -39,13 +39,6 @@ _MOST_HEADERS = 50
 _LARGEST_JSON = 64 << 10
 
 _LEVELS = {"done": "fine", "failed": "error", "rejected": "error", "crashed": "error", "lost": "error"}
-
-
-_ACKNOWLEDGED = {
-    "confirmed": "yes, and the broker has confirmed it",
-    "sent": "sent, but the broker has not confirmed it",
-}
-"""Whether the broker has the acknowledgement of the message, by `Row.settled`."""
 
 
 class StoryBlock(Struct, frozen=True):
@@ -378,6 +371,6 @@ def _facts(job: ListedJob, line: JobLine, headers: Sequence[tuple[str, str]]) ->
         ("last progress", f"{span(line.silent)} ago" if line.silent is not None else ""),
         ("reason", line.why),
         ("trace id", next((found[1] for found in traces if found is not None), "")),
-        ("acknowledged", _ACKNOWLEDGED.get(row.settled, "unknown") if row.state is State.DONE else ""),
+        ("message", ACKNOWLEDGED[row.settled] if row.state is State.DONE else ""),
     )
     return [(name, text) for name, text in named if text]

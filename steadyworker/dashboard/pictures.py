@@ -39,11 +39,12 @@ _BEFORE = {"lost": "connected", "blocked": "connected", "unblocked": "blocked", 
 _MARK = 10.0
 """The width of the mark of the acknowledgement."""
 
-_ACKNOWLEDGED = {
-    "confirmed": "the message is acknowledged, and the broker has confirmed it",
-    "sent": "the acknowledgement is sent, but not confirmed",
+ACKNOWLEDGED = {
+    "confirmed": "acknowledged, and the broker has confirmed it",
+    "sent": "acknowledged, but the broker has not confirmed it",
+    "unknown": "unknown: no acknowledgement is recorded",
 }
-"""The state of the acknowledgement in words, by `Row.settled`."""
+"""What the ledger knows of the acknowledgement of a job that is done, by `Row.settled`."""
 
 
 class PictureSegment(Struct, frozen=True):
@@ -144,12 +145,8 @@ def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float, s
             lanes[name] += [_segment(each, began, ended, RUNS_WIDTH, words) for each in found]
         last = max(last, until)
     if settled:
-        text = _ACKNOWLEDGED.get(settled)
-        state = "unknown" if text is None else "acknowledged"
-        mark = PictureSegment(
-            state, RUNS_WIDTH - _MARK, _MARK, text or "the ledger does not know whether the message is acknowledged"
-        )
-        lanes["Delivery"].append(mark)
+        state = "unknown" if settled == "unknown" else "acknowledged"
+        lanes["Delivery"].append(PictureSegment(state, RUNS_WIDTH - _MARK, _MARK, ACKNOWLEDGED[settled]))
     return Lanes(lanes, began, ended, count_text(len(runs), "run"))
 
 

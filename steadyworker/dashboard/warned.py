@@ -114,12 +114,13 @@ def _alarms(ledger: Ledger, living: Sequence[OwnerSeen], now: float) -> Iterator
     for event in ledger.facts.link_events(now - DAY):
         if event.event == "blocked":
             blocked[event.owner, event.queue] = event
-        elif event.event in ("unblocked", "lost"):
+        elif event.event == "unblocked":
             blocked.pop((event.owner, event.queue), None)
     found: dict[str, list[LinkEvent]] = {}
-    alive = {owner.owner for owner in living}
+    # An alarm makes a process not ready; the event of its end can be missing.
+    unready = {owner.owner for owner in living if owner.report is None or not owner.report.ready}
     for event in blocked.values():
-        if event.owner in alive:
+        if event.owner in unready:
             found.setdefault(event.queue, []).append(event)
     for queue, events in sorted(found.items()):
         first = min(events, key=lambda event: event.at)

@@ -151,7 +151,6 @@ def test_the_page_has_the_numbers_of_rabbitmq_now(
         assert rabbitmq_place.vhost.password not in request(page, "/queues").text
 
 
-@pytest.mark.slow
 def test_a_broker_that_stops_and_starts_under_the_page(
     rabbitmq_place: RabbitmqPlace, own_broker: OwnBroker, tmp_path: Path, eventually: Eventually
 ) -> None:
@@ -166,7 +165,6 @@ def test_a_broker_that_stops_and_starts_under_the_page(
         assert "no new numbers" not in request(page, "/queues").words
 
 
-@pytest.mark.slow
 def test_a_broker_that_stalls_delays_no_page(
     rabbitmq_place: RabbitmqPlace,
     own_broker: OwnBroker,

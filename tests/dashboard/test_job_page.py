@@ -144,9 +144,9 @@ def test_the_trace_of_a_job_is_that_of_its_message(facts: FleetOfFacts, page: AS
 @pytest.mark.parametrize(
     ("settled", "shown"),
     [
-        (True, "yes, and the broker has confirmed it"),
-        (False, "sent, but the broker has not confirmed it"),
-        (None, "unknown"),
+        (True, "acknowledged, and the broker has confirmed it"),
+        (False, "acknowledged, but the broker has not confirmed it"),
+        (None, "unknown: no acknowledgement is recorded"),
     ],
 )
 def test_a_job_that_is_done_has_its_acknowledgement(
@@ -157,7 +157,7 @@ def test_a_job_that_is_done_has_its_acknowledgement(
         facts.ledger.settled(_token_of(facts, row), settled)
         facts.ledger.flush()
     answered = request(page, "/job/shop/exports/ended")
-    assert f"acknowledged {shown}" in answered.words
+    assert f"message {shown}" in answered.words
     assert ('<rect class="acknowledged" x="990.0"' in answered.text) == (settled is not None)
 
 

@@ -129,8 +129,8 @@ def test_the_acknowledgement_is_the_end_of_the_delivery() -> None:
         return lanes_of([attempt(100.0, 0.0)], [], NOW, settled).lanes["Delivery"][-1]
 
     assert end("confirmed").state == end("sent").state == "acknowledged"
-    assert end("confirmed").text == "the message is acknowledged, and the broker has confirmed it"
-    assert end("sent").text == "the acknowledgement is sent, but not confirmed"
+    assert end("confirmed").text == "acknowledged, and the broker has confirmed it"
+    assert end("sent").text == "acknowledged, but the broker has not confirmed it"
     assert end("unknown").state == "unknown"
 
 

@@ -62,8 +62,11 @@ def test_many_overdue_jobs_are_counted(facts: FleetOfFacts) -> None:
 def test_an_alarm_of_the_broker(facts: FleetOfFacts) -> None:
     ago = facts.clock.wall() - facts.began
     why = "the broker accepts no messages (low on memory): free memory or disk space on the broker"
-    for owner in ("worker-0", "worker-1", "worker-4"):  # the last one is gone
+    report = OwnerReport(1, "1.4.0", facts.began, "running", not_ready=("exports: broker alarm",))
+    for owner in ("worker-0", "worker-1", "worker-4", "worker-6"):  # the third is gone, and the last is ready again
         facts.links(owner, [(ago - 90.0, "connected", ""), (ago - 60.0, "blocked", why)])
+    for owner in ("worker-0", "worker-1"):
+        facts.ledger.register(owner, "host-0", [EXPORTS], report)
     assert (
         "broker alarm exports The broker accepts no messages (low on memory): free memory or disk space on the broker. "
         "2 worker processes recorded this, the first 1 min 00 s ago. Jobs go on; retries and dead letters wait. "
