@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,11 +10,12 @@ from rich.text import Text
 
 from steadyworker.cli.output import Column, ago, clock_time, instant, screen
 from steadyworker.cli.paused import pause_parts
-from steadyworker.ledger.base import Orphan, Progress, Row, State
+from steadyworker.ledger.base import Progress, Row, State
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import OVERDUE, advice
+from steadyworker.ledger.need_words import counts_clause, owner_clause, remedy_clause
 from steadyworker.text.redaction import redact
-from steadyworker.units import amount, count_text, span
+from steadyworker.units import amount, span
 
 _BAR = 10
 _DONE = State.DONE.value
@@ -152,11 +152,11 @@ def why(job: ListedJob, now: float) -> str:
     """Return the text of the column WHY: the time left, the cause of the job's state, the last error, and the remedy."""
     row, orphan = job.row, job.orphan
     if row.state is State.DONE and not (row.reason or row.error_class or row.conflicts or row.cancel_reason):
-        return _losses(row)  # a long listing has almost only such jobs
+        return counts_clause(job)  # a long listing has almost only such jobs
     left = time_left(job.progress, now) if row.state is State.RUNNING else None
-    counts = _losses(row)
+    counts = counts_clause(job)
     parts = [
-        _owner_text(job.owner, paused=job.pause is not None) if job.owner is not None else "",
+        owner_clause(job.owner, paused=job.pause is not None) if job.owner is not None else "",
         f"about {span(left)} left" if left is not None and _goes_on(job) else "",
         counts if job.need is Need.CRASHING else "",
         "no progress for half an hour" if job.need is Need.STUCK else "",
@@ -169,51 +169,13 @@ def why(job: ListedJob, now: float) -> str:
         _error(row),
         counts,
         f"dead letters with this key and another payload: {row.conflicts}" if row.conflicts else "",
-        _remedy(job, orphan),
+        remedy_clause(job),
     ]
     return redact("; ".join(dict.fromkeys(part for part in parts if part)))
 
 
-def _losses(row: Row) -> str:
-    """Return the number of crashes and of losses; an empty text if there are none."""
-    crashes = count_text(row.counters.crashes, "crash", "crashes") if row.counters.crashes else ""
-    losses = count_text(row.counters.losses, "loss", "losses") if row.counters.losses else ""
-    return ", ".join(filter(None, (crashes, losses)))
-
-
 def _goes_on(job: ListedJob) -> bool:
     return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
-
-
-def _owner_text(owner: OwnerNow, *, paused: bool) -> str:
-    match owner.liveness:
-        case Liveness.ALIVE if not owner.connected:
-            return "its worker has no connection to the broker; it goes on"
-        case Liveness.ALIVE:
-            return ""
-        case Liveness.SILENT:
-            free = f"another may take the job over in {span(owner.free_within)}"
-            return f"no renewal for {span(owner.silent_for)}: frozen, or cut off from the ledger; {free}"
-        case Liveness.GONE if not owner.heirs:
-            return "no worker consumes this queue: start one with `steadyworker run`"
-        case Liveness.GONE if paused:
-            return "its worker is gone"
-        case Liveness.GONE:
-            when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
-            return f"taken over by another worker {when}"
-
-
-def _remedy(job: ListedJob, orphan: Orphan | None) -> str:
-    queue, key = shlex.quote(job.row.id.queue), shlex.quote(job.row.id.key)
-    match job.need:
-        case Need.DEAD:
-            return f"`steadyworker dead replay {queue} {key}` runs it again"
-        case Need.CRASHING | Need.STUCK:
-            return f"`steadyworker cancel {queue} {key}` ends it"
-        case Need.OVERDUE if orphan is None and job.owner is None and job.pause is None:
-            return f"`steadyworker retry {queue} {key}` starts it"
-        case _:
-            return ""
 
 
 def _error(row: Row) -> str:

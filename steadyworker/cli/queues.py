@@ -27,6 +27,7 @@ from steadyworker.cli.unknown import names, no_queue
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import BrokerUnavailable, ConfigError, NoLedger
+from steadyworker.ledger.need_words import START_ONE
 from steadyworker.text.plain_text import plain_text, printable
 from steadyworker.text.redaction import redact
 from steadyworker.units import amount, count_text, parse_seconds, span
@@ -257,7 +258,7 @@ def why(queue: QueueNow, now: float) -> str:
         unknown.setdefault(reason, []).append(number.replace("_", " "))
     parts = [
         *(pause_parts(queue.pause, now) if queue.pause else ()),
-        "no worker consumes it: start one with `steadyworker run`" if waits else "",
+        f"no worker consumes it: {START_ONE}" if waits else "",
         f"{count_text(queue.unexplained, 'consumer')} that no worker of this ledger explains"
         if queue.unexplained
         else "",

@@ -18,12 +18,12 @@ from steadyworker.cli.streams import echo
 from steadyworker.clock import SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
+from steadyworker.ledger.fleet import WorkerNow, workers
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Liveness
+from steadyworker.ledger.need_words import foreign_clause, trouble_clauses
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
-from steadyworker.units import count_text, span
 
 _COLUMNS = (
     Column("HOST", least=12, most=30),
@@ -178,46 +178,13 @@ def _stage(worker: WorkerNow) -> str:
 def why(worker: WorkerNow) -> str:
     """Return the text of the column WHY: what the worker process needs, with the remedy."""
     report = worker.seen.report
-    texts = [text for trouble in worker.troubles for text in _texts(worker, trouble)]
+    texts = [text for trouble in worker.troubles for text in trouble_clauses(worker, trouble)]
     if worker.liveness is Liveness.GONE and not worker.troubles:
         texts.append("died, and was replaced")
     queues = report.queues.items() if report is not None and worker.liveness is not Liveness.GONE else ()
     if paused := ", ".join(name.rpartition("/")[2] for name, queue in queues if queue.paused):
         texts.append(f"paused: {paused}")
     return redact("; ".join(dict.fromkeys(texts)))
-
-
-def _texts(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
-    report, silent = worker.seen.report, span(worker.seen.seen_ago)
-    match trouble:
-        case Trouble.GONE:
-            held = f"; another takes over its {count_text(worker.runs, 'job')}" if worker.runs else ""
-            if forsaken := ", ".join(name.rpartition("/")[2] for name in worker.forsaken):
-                held = f"; no other worker consumes {forsaken}"
-            texts = [f"died {silent} ago{held}: read its log, and start it again"]
-        case Trouble.CRASH_LOOP:
-            dead = count_text(worker.deaths, "predecessor")
-            texts = [f"crash loop: {dead} died within an hour: read the log of the last one"]
-        case Trouble.SILENT:
-            texts = [f"no renewal for {silent}: frozen, or cut off from the ledger"]
-        case Trouble.DETACHED:
-            queues = report.queues.items() if report is not None else ()
-            lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
-            texts = [f"no connection to the broker of {lost}: its jobs go on; check broker and network"]
-        case Trouble.STUCK:
-            first, *others = worker.stuck
-            more = f" and {len(others)} more" if others else ""
-            texts = [f"no progress of {first}{more} for half an hour: `steadyworker cancel` ends it"]
-        case Trouble.NOT_READY:
-            texts = [*(report.not_ready if report is not None else ()), *_errors(worker)]
-        case Trouble.QUIET:
-            texts = ["receives no messages, by order: `kill -USR2` resumes it"]
-    return texts
-
-
-def _errors(worker: WorkerNow) -> list[str]:
-    report = worker.seen.report
-    return [finding.text for finding in report.findings if finding.level == "error"] if report else []
 
 
 def notes(ledger: Ledger, now: float, namespace: str | None = None) -> Iterator[str]:
@@ -233,11 +200,7 @@ def foreign(ledger: Ledger, now: float, namespace: str | None = None) -> Iterato
         if measured.age > RECENT or namespace not in (None, measured.namespace):
             continue
         if unexplained := unexplained_now(ledger, measured, owners, now, Times()):
-            count = count_text(unexplained, "consumer")
-            yield (
-                f"{measured.queue}: {count} at the broker that no worker process of this ledger explains: "
-                "another program, or a worker with another --ledger, receives its messages."
-            )
+            yield f"{measured.queue}: {foreign_clause(unexplained)}."
 
 
 def of_namespace(ledger: Ledger, listed: Sequence[WorkerNow], namespace: str) -> Sequence[WorkerNow]:

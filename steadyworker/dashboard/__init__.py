@@ -7,7 +7,8 @@ The page: what runs, what waits, which worker processes live, and the story of e
 
     site.mount("/jobs", app(ledger="postgresql://…", hosts=["ops.example.com"], behind_login=True))
 
-A page only reads the ledger, by a bounded number of queries, and asks no broker.
+A page only reads the ledger, by a bounded number of queries, and waits for no broker.
+If the settings name the broker, the process asks it in the background what waits in its queues.
 Only actions write, and only with `--allow-actions`: they are the actions of the command line.
 It needs the extra `dashboard`: Starlette, Jinja2 and uvicorn.
 These three are small, widely used and typed; a web framework with forms, sessions and models has nothing to do here.
@@ -18,11 +19,13 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `csrf.py` | the check that a request comes from this page |
 | `application.py` | the addresses, and the way from a request to a page |
 | `reader.py` | reads of the ledger: one for many viewers, and the last known state while the ledger is away |
+| `asking.py` | questions to the broker, in the background |
 | `addresses.py` | the address of a job |
 | `forms.py` | the actions that a page offers, and the seals of their forms |
 | `doing.py` | the actions |
 | `failures.py` | failed jobs in groups of one cause |
 | `running.py`, `queues.py`, `workers.py`, `warned.py`, `job.py` | the content of each page, as values |
+| `exported.py` | the export of a job, as the ledger has it |
 | `job_line.py` | a running or waiting job as a row |
 | `estimates.py` | the time that is left, and the durations of runs, as honest ranges |
 | `notices.py` | what needs a person, in words |

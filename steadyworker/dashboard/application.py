@@ -8,6 +8,7 @@ import os
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from steadyworker.backends.opening import open_ledger
+from steadyworker.backends.opening import open_adapter_for, open_ledger
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
+from steadyworker.dashboard.asking import BrokerAsker
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
@@ -94,7 +96,8 @@ def app(
         behind_login: Your application has authenticated each request; the page then checks only the host and the origin.
         allow_actions: Offer actions: who may see the page may cancel and retry jobs, pause queues, and quiet worker processes.
             The forms serve only in the process that drew them, so serve the page from one process.
-        broker: The URL of the broker, for actions that send a message; by default, the setting `broker`.
+        broker: The URL of the broker, for its numbers and for actions that send a message; by default, the setting `broker`.
+            If neither names a broker, the page shows only the numbers that worker processes have recorded.
 
     Raises:
         ConfigError: A value is invalid, or the URL names no ledger.
@@ -102,7 +105,12 @@ def app(
     named = (("ledger", ledger), ("namespace", namespace), ("broker", broker))
     options = load({name: value for name, value in named if value is not None}, os.environ, Path.cwd(), None)
     access = checked_access(hosts, token, user_header, peers, behind_login=behind_login)
-    return application(open_ledger(options), access, options.namespace, acting=options if allow_actions else None)
+    opened = open_ledger(options)
+    clock = SystemClock()
+    asker = None
+    if options.origins["broker"] != "default":
+        asker = BrokerAsker(options, opened, clock, partial(open_adapter_for, options=options, create=False))
+    return application(opened, access, options.namespace, clock, acting=options if allow_actions else None, asker=asker)
 
 
 def application(
@@ -112,20 +120,28 @@ def application(
     clock: Clock | None = None,
     *,
     acting: Options | None = None,
+    asker: BrokerAsker | None = None,
 ) -> Starlette:
-    """Return the application on this open ledger; its end closes the ledger. With the settings `acting`, it offers actions."""
+    """
+    Return the application on this open ledger; its end closes the ledger.
+
+    With the settings `acting`, it offers actions; with an `asker`, it shows the broker's own numbers.
+    """
     doing = None
     if acting is not None:
         from steadyworker.dashboard.doing import Doing
 
         doing = Doing(acting, ledger, clock or SystemClock())
-    page = _Pages(Reader(ledger, clock or SystemClock()), namespace, doing)
+    reader = Reader(ledger if asker is None else asker.over(ledger), clock or SystemClock())
+    page = _Pages(reader, namespace, doing, asker)
 
     @asynccontextmanager
     async def life(_app: Starlette) -> AsyncIterator[None]:
         yield
         if doing is not None:
             await to_thread.run_sync(doing.close)
+        if asker is not None:
+            await to_thread.run_sync(asker.close)
         ledger.close()
 
     routes = [
@@ -156,8 +172,9 @@ Drawn = tuple[str, ReadPage[Any] | None]
 class _Pages:
     """The pages of one ledger; each is read and drawn in a thread."""
 
-    def __init__(self, reader: Reader, namespace: str | None, doing: Doing | None) -> None:
+    def __init__(self, reader: Reader, namespace: str | None, doing: Doing | None, asker: BrokerAsker | None) -> None:
         self._reader = reader
+        self._asker = asker
         self._namespace = namespace
         self._doing = doing
         self._templates = pages.environment(Path(__file__).with_name("templates"))
@@ -197,7 +214,9 @@ class _Pages:
         return "workers.html", self._reader.page("workers", lambda once, now: workers_page(once, now, self._namespace))
 
     def warnings(self, _: Request) -> Drawn:
-        return "warnings.html", self._reader.page("warnings", lambda once, _now: warnings_page(once, self._namespace))
+        return "warnings.html", self._reader.page(
+            "warnings", lambda once, now: warnings_page(once, now, self._namespace)
+        )
 
     def actions(self, _: Request) -> Drawn:
         def read(once: ReadOnce, _now: float) -> Sequence[Action]:
@@ -310,6 +329,7 @@ class _Pages:
             forms=None if doing is None else Forms(doing.seals, user, doing.waits),
             result=doing.seals.result(did) if doing is not None and did else None,
             ledger=self._reader.url,
+            broker=None if self._asker is None else self._asker.state(),
             place=name,
             title=_TITLES.get(name, "Not shown"),
             now=now,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 from msgspec import Struct, field
 
-from steadyworker.dashboard.job_line import JobLine, job_line
+from steadyworker.clock import Times
+from steadyworker.dashboard.exported import ExportFacts, export_facts
+from steadyworker.dashboard.job_line import JobLine, job_line, why_text
 from steadyworker.dashboard.notices import need_text
-from steadyworker.dashboard.pictures import DAY, Lanes, events_of, lanes_of
+from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.ledger.base import JobId, KeptMessage, State
+from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
-from steadyworker.ledger.listing import ListedJob, Listing, Liveness, OwnerNow, Wanted
+from steadyworker.ledger.lease import attended, registered_name
+from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted, liveness
+from steadyworker.ledger.need_words import START_ONE, owner_clause, remedy_clause, sentence
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -26,6 +33,7 @@ MOST_ROUNDS = 3
 MOST_SHOWN = 4000
 """The largest number of characters of a payload, a header and a result."""
 
+_TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 _MOST_ACTIONS = 50
 _MOST_HEADERS = 50
 _LARGEST_JSON = 64 << 10
@@ -61,6 +69,25 @@ class StoryBlock(Struct, frozen=True):
     action: Action | None = None
 
 
+class DeadLetterLine(Struct, frozen=True):
+    """
+    A dead letter of the job, as the ledger knows it.
+
+    Attributes:
+        round: The round that ended so.
+        at: The time of its end.
+        reason: Why the job was given up.
+        is_sent: True if the broker has confirmed the letter; False if a worker process has still to send it.
+        kept: True if the ledger has the job's message, so that a replay needs no letter.
+    """
+
+    round: int
+    at: float | None
+    reason: str
+    is_sent: bool
+    kept: bool
+
+
 class JobPage(Struct, frozen=True):
     """
     The content of the page.
@@ -69,6 +96,7 @@ class JobPage(Struct, frozen=True):
         line: The job as a row.
         sentence: Its state in a sentence.
         need: What it needs; empty if it needs nothing.
+        hint: Whether it makes progress, and what a person can do; empty if `need` has this, or if nothing is to do.
         facts: Names and values, for people.
         lanes: The picture of the runs and the connection under them; None without a run.
         story: Its runs and the actions of people, oldest first.
@@ -76,11 +104,16 @@ class JobPage(Struct, frozen=True):
         result, payload: Their texts; None without one.
         headers: The headers of the message; None if the ledger has not kept it.
         size: The number of bytes of the payload.
+        export: What the ledger has of its export; None without one.
+        letters: Its dead letters, newest first.
+        conflicts: The number of dead letters with its key and another payload.
+        waiting_letters: The number of all dead letters of its queue, and the seconds since it was measured; None if unknown.
     """
 
     line: JobLine
     sentence: str
     need: str
+    hint: str
     facts: Sequence[tuple[str, str]]
     times: Sequence[tuple[str, float | None]]
     lanes: Lanes | None
@@ -90,6 +123,10 @@ class JobPage(Struct, frozen=True):
     payload: str | None
     headers: Sequence[tuple[str, str]] | None
     size: int
+    export: ExportFacts | None
+    letters: Sequence[DeadLetterLine]
+    conflicts: int
+    waiting_letters: tuple[int, float] | None
 
 
 class _KeptHeaders(Struct, frozen=True):
@@ -102,9 +139,10 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     """Return the content of the page of a job's last round; None if the ledger does not have the job."""
     ledger = once.as_ledger
     which = Wanted(namespace=wanted.namespace, queue=wanted.queue, keys=(wanted.key,))
-    job = next(iter(Listing(ledger, which, now).jobs()), None)
-    if job is None:
+    rounds = list(islice(Listing(ledger, which, now).jobs(), MOST_ROUNDS))
+    if not rounds:
         return None
+    job = rounds[0]
     row = job.row
     first = max(0, row.id.round - MOST_ROUNDS + 1)
     runs = [
@@ -117,38 +155,74 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     story = [*_run_blocks(runs, events, now), *(StoryBlock(action.at, action=action) for action in actions)]
     result = ledger.facts.result(row.id) if row.state is State.DONE else None
     message = ledger.message(row.id)
+    headers = None if message is None else headers_of(message)
     line = job_line(job, now)
+    need = sentence(remedy_clause(job)) if job.need is Need.DEAD else need_text(job, now)
+    letters = [letter for each in rounds if (letter := _letter(each.row, ledger)) is not None]
     return JobPage(
         line,
         sentence_of(job, line, now),
-        need_text(job, now),
-        _facts(job, line),
+        need,
+        "" if need else hint_of(job, line, consumed=_consumed(job, ledger)),
+        _facts(job, line, headers or ()),
         [("recorded", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
-        lanes_of([run for _, run in runs], events, now) if runs else None,
+        lanes_of([run for _, run in runs], events, now, row.settled if row.state is State.DONE else "")
+        if runs
+        else None,
         sorted(story, key=lambda block: (block.at, block.number)),
         first,
         None if result is None else shown(result),
         None if message is None else shown(message.body),
-        None if message is None else headers_of(message),
+        headers,
         0 if message is None else len(message.body),
+        export_facts(row.export_state),
+        letters,
+        row.conflicts,
+        _waiting_letters(row, ledger) if letters or row.conflicts else None,
+    )
+
+
+def _letter(row: Row, ledger: Ledger) -> DeadLetterLine | None:
+    """Return the dead letter of a round; None if the round has none."""
+    if row.state is not State.DEAD and not (row.state is State.MOVING and row.target is Moving.DEAD):
+        return None
+    reason = redact(row.reason) or "no reason is recorded"
+    return DeadLetterLine(
+        row.id.round, row.ended_at, reason, row.state is State.DEAD, ledger.message(row.id) is not None
+    )
+
+
+def _waiting_letters(row: Row, ledger: Ledger) -> tuple[int, float] | None:
+    for measured in ledger.facts.depths():
+        if (measured.namespace, measured.queue) == (row.id.namespace, row.id.queue) and measured.depth.dead is not None:
+            return measured.depth.dead, measured.age
+    return None
+
+
+def _consumed(job: ListedJob, ledger: Ledger) -> bool:
+    """Return whether a living worker process consumes the job's queue, or will after a pause."""
+    name = registered_name(job.row.id.namespace, job.row.id.queue)
+    return any(
+        name in attended(owner.queues) and liveness(owner, Times()) is not Liveness.GONE for owner in ledger.owners()
     )
 
 
 def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
-    """Return the job's state in a sentence."""
+    """Return the job's state in a sentence: what it does, and why."""
     row = job.row
     ended = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
     due = f"due in {span(row.due_in)}" if row.due_in else "which is due"
+    reason = redact(row.reason)
     text = ""
     match row.job_state:
         case JobState.RUNNING:
-            text = _running_sentence(job.owner, line)
+            text = _running_sentence(job, line)
         case JobState.INTERRUPTED:
             text = "A stop of its worker process ended its run; the job waits for its message"
-        case JobState.RETRYING | JobState.SCHEDULED:
-            text = (
-                f"Waits for its {'retry' if row.job_state is JobState.RETRYING else 'next run after a snooze'}, {due}"
-            )
+        case JobState.RETRYING:
+            text = f"Waits for its retry, {due}; its last run: {reason}" if reason else f"Waits for its retry, {due}"
+        case JobState.SCHEDULED:
+            text = f"Waits for its next run after a snooze, {due}"
         case JobState.DONE:
             known = row.ended_at is not None and row.started_at is not None
             taken = span((row.ended_at or 0.0) - (row.started_at or 0.0))
@@ -156,22 +230,66 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
         case JobState.CANCELLED:
             text = f"Cancelled{ended}: {redact(row.cancel_reason or row.reason)}"
         case JobState.DEAD:
-            text = f"Failed for good{ended}: {redact(row.reason) or 'no reason is recorded'}"
+            text = f"Failed for good{ended}: {why_text(job) or 'no reason is recorded'}"
         case JobState.CANCEL_WAITING:
             text = f"Cancelled before its first message came: {redact(row.cancel_reason or '')}"
-    return f"{text}."
+    return f"{text.removesuffix('.')}."
 
 
-def _running_sentence(owner: OwnerNow | None, line: JobLine) -> str:
-    place = line.place or "an unknown host"
-    if owner is not None and owner.liveness is Liveness.GONE:
-        when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
-        heir = f"another worker process takes the job over {when}" if owner.heirs else "no other consumes this queue"
-        return f"Its worker process {place} is gone; {heir}"
-    if owner is not None and owner.liveness is Liveness.SILENT:
-        free = f"another may take the job over in {span(owner.free_within)}"
-        return f"Its worker process {place} has renewed no lease for {span(owner.silent_for)}; {free}"
-    parts = [f"Runs for {span(line.elapsed)} on {place}", line.progress, f"{line.left} left" if line.left else ""]
+def hint_of(job: ListedJob, line: JobLine, *, consumed: bool) -> str:
+    """Return whether a job that needs no person makes progress, and what a person can do."""
+    row = job.row
+    queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
+    if row.job_state is JobState.RUNNING:
+        return _running_hint(job, line, f"{queue} {key}")
+    if row.job_state not in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
+        return ""
+    if job.pause is not None:
+        return f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
+    if not consumed:
+        return f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
+    if row.job_state is JobState.INTERRUPTED:
+        return "It is not stuck: a worker process of its queue runs it next, with its checkpoint."
+    due = "at that time" if row.due_in else "with its next free slot"
+    return f"It is not stuck: a worker process of its queue runs it {due}. `steadyworker retry {queue} {key}` starts it now."
+
+
+def _running_hint(job: ListedJob, line: JobLine, named: str) -> str:
+    if job.row.cancel_reason is not None:
+        return f"A cancel is on its way to the run: {redact(job.row.cancel_reason)}."
+    if job.owner is None or job.owner.liveness is not Liveness.ALIVE:
+        return ""
+    left = (
+        ""
+        if line.limit is None
+        else f"its time limit ends the run in {span(max(0.0, line.limit - (line.elapsed or 0.0)))}"
+    )
+    if line.silent is not None and line.silent <= (line.elapsed or 0.0):
+        progress = f"its last progress is {span(line.silent)} old"
+        if _moves(line):
+            return sentence(f"it is not stuck: {progress}", left)
+        return sentence(f"{progress}; it counts as stuck after {span(STUCK_AFTER)} without any", left)
+    ends = left or "it has no time limit"
+    return f"{sentence('its run has reported no progress, so nothing shows whether it is stuck', ends)} `steadyworker cancel {named}` ends it."
+
+
+def _moves(line: JobLine) -> bool:
+    """Return whether the last progress is so new that a rate and a verdict can come from it."""
+    return line.silent is not None and line.silent < STUCK_AFTER / 6
+
+
+def _running_sentence(job: ListedJob, line: JobLine) -> str:
+    place, owner = line.place or "an unknown host", job.owner
+    if owner is not None and owner.liveness is not Liveness.ALIVE:
+        state = "is gone" if owner.liveness is Liveness.GONE else "is silent"
+        what = "" if job.need is Need.NO_WORKER else owner_clause(owner, paused=job.pause is not None)
+        return "; ".join(filter(None, (f"Its worker process {place} {state}", what)))
+    runs = "Seems stuck: runs" if job.need is Need.STUCK else "Runs"
+    parts = [
+        f"{runs} for {span(line.elapsed)} on {place}",
+        line.progress,
+        f"{line.left} left" if line.left and _moves(line) else "",
+    ]
     detached = owner is not None and not owner.connected
     goes_on = "; its worker process has no connection to the broker, and the run goes on" if detached else ""
     return f"{', '.join(part for part in parts if part)}{goes_on}"
@@ -239,8 +357,9 @@ def _run_blocks(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent]
     return blocks
 
 
-def _facts(job: ListedJob, line: JobLine) -> Sequence[tuple[str, str]]:
+def _facts(job: ListedJob, line: JobLine, headers: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
     row = job.row
+    traces = (_TRACE.fullmatch(text) for name, text in headers if name.lower() == "traceparent")
     used = (line.elapsed or 0.0) / line.limit if line.limit else 0.0
     named = (
         ("queue", row.id.queue),
@@ -251,6 +370,7 @@ def _facts(job: ListedJob, line: JobLine) -> Sequence[tuple[str, str]]:
         ("time limit of a run", f"{span(line.limit)} ({used * 100:.0f} % used)" if line.limit else ""),
         ("last progress", f"{span(line.silent)} ago" if line.silent is not None else ""),
         ("reason", line.why),
-        ("conflicts", f"{row.conflicts} dead letters with this key and another payload" if row.conflicts else ""),
+        ("trace id", next((found[1] for found in traces if found is not None), "")),
+        ("message", ACKNOWLEDGED[row.settled] if row.state is State.DONE else ""),
     )
     return [(name, text) for name, text in named if text]

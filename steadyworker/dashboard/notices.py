@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -13,6 +12,14 @@ from steadyworker.dashboard.job_line import why_text
 from steadyworker.ledger.fleet import Trouble, WorkerNow
 from steadyworker.ledger.listing import ListedJob, Need
 from steadyworker.ledger.lost import advice
+from steadyworker.ledger.need_words import (
+    START_ONE,
+    counts_clause,
+    foreign_clause,
+    remedy_clause,
+    sentence,
+    trouble_clauses,
+)
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
 
@@ -27,7 +34,8 @@ class Notice(Struct, frozen=True):
         what: The name of the job, worker process or queue.
         where: The queue of a job; otherwise empty.
         path: The address of its page, below the root of the dashboard.
-        text: Why it needs a person; a part in backticks is a command.
+        text: Why it needs a person, and the remedy; a part in backticks is a command.
+        explain: The entry of the catalogue; empty if there is none.
     """
 
     level: str
@@ -36,6 +44,7 @@ class Notice(Struct, frozen=True):
     where: str
     path: str
     text: str
+    explain: str = ""
 
 
 def job_notice(job: ListedJob, now: float) -> Notice:
@@ -43,45 +52,32 @@ def job_notice(job: ListedJob, now: float) -> Notice:
     assert job.need is not None
     id = job.row.id
     level = "warning" if job.need in (Need.STUCK, Need.CRASHING) else "error"
-    return Notice(
-        level, job.need.value, id.key, id.queue, job_path(id.namespace, id.queue, id.key), need_text(job, now)
-    )
+    path = job_path(id.namespace, id.queue, id.key)
+    explain = "check.lost-messages" if job.need in (Need.STRANDED, Need.OVERDUE) else ""
+    return Notice(level, job.need.value, id.key, id.queue, path, need_text(job, now), explain)
 
 
 def need_text(job: ListedJob, now: float) -> str:
     """Return what a job needs, with the command that helps; an empty text if it needs nothing."""
-    row = job.row
-    named = f"{shlex.quote(row.id.queue)} {shlex.quote(row.id.key)}"
+    row, text, remedy = job.row, "", sentence(remedy_clause(job))
     match job.need:
+        case Need.STRANDED | Need.OVERDUE if job.orphan is not None:
+            text = f"Its message did not come for {span(job.orphan.unseen_for)}: {advice(job.orphan)}."
+        case Need.STRANDED | Need.OVERDUE if row.owner is not None:
+            text = f"Its lease ended {span(row.late_by)} ago, and no worker process has taken it over: check the workers of this queue."
         case Need.STRANDED | Need.OVERDUE:
-            text = _late_text(job, named)
+            text = f"Its retry is late by {span(row.late_by)}."
         case Need.NO_WORKER:
-            text = "Its worker process is gone, and no other consumes this queue: start one with `steadyworker run`."
+            text = f"Its worker process is gone, and no other consumes this queue: {START_ONE}."
         case Need.CRASHING:
-            crashes, losses = row.counters.crashes, row.counters.losses
-            counts = [count_text(crashes, "crash", "crashes")] if crashes else []
-            counts += [count_text(losses, "loss", "losses")] if losses else []
-            since = f"{' and '.join(counts)} since its last checkpoint, the last: {redact(row.reason)}"
-            text = f"{since}. `steadyworker cancel {named}` ends it."
+            text = f"{counts_clause(job)} since its last checkpoint, the last: {redact(row.reason)}."
         case Need.STUCK:
             silent = span(now - job.progress.at) if job.progress is not None else "half an hour"
-            text = f"No progress for {silent}, but its worker process lives. `steadyworker cancel {named}` ends it."
+            text = f"No progress for {silent}, but its worker process lives."
         case Need.DEAD:
             when = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
-            text = f"Failed for good{when}: {why_text(job)}. `steadyworker dead replay {named}` runs it again."
-        case None:
-            text = ""
-    return text
-
-
-def _late_text(job: ListedJob, named: str) -> str:
-    """Return what a job needs whose message, retry or new owner is late."""
-    if job.orphan is not None:
-        return f"Its message did not come for {span(job.orphan.unseen_for)}: {advice(job.orphan)}."
-    late = span(job.row.late_by)
-    if job.row.owner is not None:
-        return f"Its lease ended {late} ago, and no worker process has taken it over: check the workers of this queue."
-    return f"Its retry is late by {late}: `steadyworker retry {named}` starts it."
+            text = f"Failed for good{when}: {why_text(job)}."
+    return f"{text} {remedy}".strip()
 
 
 _URGENT = (Trouble.GONE, Trouble.CRASH_LOOP)
@@ -113,30 +109,7 @@ def worker_name(worker: WorkerNow) -> str:
 
 def trouble_text(worker: WorkerNow, trouble: Trouble) -> str:
     """Return what a worker process needs, for people."""
-    report, silent = worker.seen.report, span(worker.seen.seen_ago)
-    match trouble:
-        case Trouble.GONE:
-            held = f" Another takes over its {count_text(worker.runs, 'job')}." if worker.runs else ""
-            text = f"Died {silent} ago, and no other of this host consumes its queues.{held} Read its log, and start it again."
-        case Trouble.CRASH_LOOP:
-            text = f"{count_text(worker.deaths, 'predecessor')} died within an hour: read the log of the last one."
-        case Trouble.SILENT:
-            text = f"No renewal for {silent}: it is frozen, or cut off from the ledger."
-        case Trouble.DETACHED:
-            queues = report.queues.items() if report is not None else ()
-            lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
-            text = f"No connection to the broker of {lost}: its jobs go on. Check broker and network."
-        case Trouble.STUCK:
-            more = f" and {len(worker.stuck) - 1} more" if worker.stuck[1:] else ""
-            text = f"No progress of {worker.stuck[0]}{more} for half an hour."
-        case Trouble.NOT_READY:
-            errors = [found.text for found in report.findings if found.level == "error"] if report is not None else []
-            texts = dict.fromkeys([*(report.not_ready if report is not None else ()), *errors])
-            text = redact("; ".join(texts)) or "it reports that it is not ready."
-            text = f"{text[:1].upper()}{text[1:]}"
-        case Trouble.QUIET:
-            text = "Receives no messages, by order: `kill -USR2` ends this."
-    return text
+    return sentence(*trouble_clauses(worker, trouble)) or "It reports that it is not ready."
 
 
 def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:
@@ -145,12 +118,15 @@ def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:
         name = queue.queue
         if queue.depth.ready and not queue.workers and queue.pause is None:
             waiting = count_text(queue.depth.ready, "message")
-            text = f"{waiting} ready, and no worker process consumes it: start one with `steadyworker run`."
+            text = f"{waiting} ready, and no worker process consumes it: {START_ONE}."
             yield Notice("error", "no worker", name, "", "/queues", text)
-        if queue.unexplained:
-            count = count_text(queue.unexplained, "consumer")
-            text = (
-                f"{count} at the broker that no worker process of this ledger explains: "
-                "another program, or a worker with another --ledger, receives its messages."
+        if queue.unexplained and not queue.workers:
+            text = sentence(foreign_clause(queue.unexplained))
+            remedy = "This ledger knows no worker process of the queue: set --ledger and --namespace as its workers have them."
+            yield Notice("warning", "another ledger", name, "", "/queues", f"{text} {remedy}", "ledger.of-others")
+        elif queue.unexplained:
+            text = sentence(foreign_clause(queue.unexplained))
+            remedy = "Give all workers one ledger, or stop the other program."
+            yield Notice(
+                "warning", "unknown consumers", name, "", "/queues", f"{text} {remedy}", "check.foreign-consumers"
             )
-            yield Notice("warning", "unknown consumers", name, "", "/queues", text)

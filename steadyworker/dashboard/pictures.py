@@ -29,9 +29,22 @@ _CONNECTION = {
     "blocked": "blocked",
     "draining": "draining",
 }
+_CONNECTION_OF_RUN = {**_CONNECTION, "adopted": "connected"}
+"""A new delivery proves a connection, also if no event of its begin was recorded."""
+
 _DELIVERY = {"delivery-lost": "lost", "adopted": "bound"}
 _BEFORE = {"lost": "connected", "blocked": "connected", "unblocked": "blocked", "draining": "connected"}
 """The state that the first event of a strip proves for the time before it."""
+
+_MARK = 10.0
+"""The width of the mark of the acknowledgement."""
+
+ACKNOWLEDGED = {
+    "confirmed": "acknowledged, and the broker has confirmed it",
+    "sent": "acknowledged, but the broker has not confirmed it",
+    "unknown": "unknown: no acknowledgement is recorded",
+}
+"""What the ledger knows of the acknowledgement of a job that is done, by `Row.settled`."""
 
 
 class PictureSegment(Struct, frozen=True):
@@ -99,23 +112,41 @@ def strip(
     return Strip(queue, report, [_segment(each, now - DAY, now, DAY_WIDTH, "") for each in spans], text)
 
 
-def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float) -> Lanes:
-    """Return the picture of these runs, which is not empty; the events are those of the queue, oldest first."""
-    began = min(run.started_at for run in runs)
+def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float, settled: str = "") -> Lanes:
+    """
+    Return the picture of these runs, which is not empty; the events are those of the queue, oldest first.
+
+    `settled` is `Row.settled` of a job that is done, for the mark of the acknowledgement at the end.
+    Between two runs the delivery and the connection are unknown, because no process records them for the job.
+    """
+    runs = sorted(runs, key=lambda run: run.started_at)
+    began = runs[0].started_at
     ended = max(now if run.ended_at is None else run.ended_at for run in runs)
     lanes: dict[str, list[PictureSegment]] = {"Run": [], "Delivery": [], "Connection": []}
+    last = began
     for number, run in enumerate(runs, 1):
         until = now if run.ended_at is None else run.ended_at
         own = events_of(run, events, now)
         known = run.epoch is not None
+        gap = [("unknown", last, run.started_at, "no run")] if run.started_at - last > (ended - began) / 1000 else []
         spans = {
             "Run": [(run.outcome or "running", run.started_at, until, "")],
-            "Delivery": _known_spans("bound" if known else "from the ledger", run, until, own, _DELIVERY, now),
-            "Connection": _known_spans("connected" if known else "unknown", run, until, own, _CONNECTION, now),
+            "Delivery": [
+                *gap,
+                *_known_spans("bound" if known else "from the ledger", run, until, own, _DELIVERY, now),
+            ],
+            "Connection": [
+                *gap,
+                *_known_spans("connected" if known else "unknown", run, until, own, _CONNECTION_OF_RUN, now),
+            ],
         }
         for name, found in spans.items():
             words = f"run {number}: " if name == "Run" else f"{name.lower()} "
             lanes[name] += [_segment(each, began, ended, RUNS_WIDTH, words) for each in found]
+        last = max(last, until)
+    if settled:
+        state = "unknown" if settled == "unknown" else "acknowledged"
+        lanes["Delivery"].append(PictureSegment(state, RUNS_WIDTH - _MARK, _MARK, ACKNOWLEDGED[settled]))
     return Lanes(lanes, began, ended, count_text(len(runs), "run"))
 
 
@@ -147,13 +178,20 @@ def _known_spans(
 def _spans(
     state: str, at: float, until: float, events: Sequence[LinkEvent], changes: Mapping[str, str]
 ) -> Iterator[_Span]:
-    """Yield each state with its begin, its end and its cause."""
-    why = ""
+    """
+    Yield each state with its begin, its end and its cause.
+
+    If an event belongs to a later connection than the last one that was recorded, the state before it is unknown.
+    """
+    why, epoch = "", 0
     for event in events:
-        if event.event in changes:
-            if event.at > at:
-                yield state, at, event.at, why
-            state, at, why = changes[event.event], max(at, event.at), redact(event.why)
+        if event.event not in changes or (event.event == "adopted" and state == changes["adopted"] != "bound"):
+            continue
+        if changes is not _DELIVERY and event.event != "connected" and 0 < epoch < event.epoch:
+            state, why = "unknown", "an event of this time was not recorded"
+        if event.at > at:
+            yield state, at, event.at, why
+        state, at, why, epoch = changes[event.event], max(at, event.at), redact(event.why), event.epoch
     yield state, at, max(at, until), why
 
 

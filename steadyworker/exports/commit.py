@@ -52,7 +52,9 @@ from steadyworker.exports.stage import (
     stages,
     sync_folder,
 )
+from steadyworker.text.plain_text import as_unicode
 
+_RECORD_BYTES = 60_000  # the ledger accepts 64 KiB
 _IF_EXISTS = ("fail", "replace-own")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
@@ -189,9 +191,22 @@ def commit(target: ExportTarget, services: Services, stage: StagingDir, *, repla
         ) from error
     manifest = _finish(target, services, replace=replace)
     # `publish_completed` must not save this state: by then the export state can hold the position of the job's next file.
-    services.save_export_state(msgspec.json.encode({"committed": target.path.name, "sha256": manifest.sha256}))
+    services.save_export_state(_record(target, manifest))
     remove_stages(target, services.uid)
     return manifest
+
+
+def _record(target: ExportTarget, manifest: Manifest) -> bytes:
+    """Return the facts of a committed file for people; without the totals if the ledger has no room for them."""
+    facts = {
+        "committed": target.path.name,
+        "folder": as_unicode(str(target.folder)),
+        "rows": manifest.rows,
+        "bytes": manifest.bytes,
+        "sha256": manifest.sha256,
+    }
+    whole = msgspec.json.encode({**facts, "totals": manifest.totals})
+    return whole if len(whole) <= _RECORD_BYTES else msgspec.json.encode(facts)
 
 
 def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manifest:

@@ -51,7 +51,7 @@ CALLS = {
     "failures": ["jobs", "jobs", "tracebacks"],
     "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs", "link_events"],
     "workers": ["owners", "jobs", "link_events"],
-    "warnings": ["owners", "bindings", "depths", "pauses", "jobs", "link_events"],
+    "warnings": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 2, "depths", "pauses", *["link_events"] * 2],
     "actions": ["actions"],
     "job": [
         "owners",
@@ -77,11 +77,11 @@ def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
         "8 things need a person",
         "4 jobs run; 9 worker processes live; 40 messages are ready.",
         "dead failed in exports Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
-        "gone host-4:4004 Died 15 s ago, and no other of this host consumes its queues. Another takes over its 1 job.",
-        "crash loop host-3:4003 2 predecessors died within an hour: read the log of the last one.",
+        "gone host-4:4004 Died 15 s ago; another takes over its 1 job: read its log, and start it again.",
+        "crash loop host-3:4003 Crash loop: 2 predecessors died within an hour: read the log of the last one.",
         "crashing crashing in exports 2 crashes since its last checkpoint, the last: killed by SIGSEGV. steadyworker cancel exports crashing ends it.",
         "stuck stuck in exports No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it.",
-        "detached host-2:4002 No connection to the broker of exports, refunds: its jobs go on.",
+        "detached host-2:4002 No connection to the broker of exports, refunds: its jobs go on; check broker and network.",
         "not ready host-9:4009 The ledger did not respond for 12 s; The disk of /var/lib has 1 % of free space.",
         "unknown consumers exports 3 consumers at the broker that no worker process of this ledger explains",
     ):
@@ -155,9 +155,9 @@ def test_a_worker_process_has_its_needs_and_its_day(page: ASGIApp) -> None:
 
 def test_a_warning_has_its_worker_processes_and_its_explanation(page: ASGIApp) -> None:
     words = request(page, "/warnings").words
-    assert "2 warnings" in words
+    assert "3 warnings" in words
     assert (
-        "error The disk of /var/lib has 1 % of free space. Remedy: make space. host-9:4009, 0 s ago. steadyworker explain --id check.disk explains it."
+        "error The disk of /var/lib has 1 % of free space. Remedy: make space. Reported by host-9:4009, 0 s ago. steadyworker explain --id check.disk explains it."
         in words
     )
     assert "unknown consumers exports 3 consumers at the broker" in words
@@ -200,7 +200,7 @@ def test_the_message_of_a_job_is_hidden_and_has_no_secret(facts: FleetOfFacts, p
 
 def test_a_running_job_names_what_it_needs(page: ASGIApp) -> None:
     words = request(page, "/job/shop/exports/stuck").words
-    assert "Runs for 41 min 30 s on host-1:4001, 10 %, 10 of 100." in words
+    assert "Seems stuck: runs for 41 min 30 s on host-1:4001, 10 %, 10 of 100." in words
     assert (
         "No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it." in words
     )
@@ -211,10 +211,13 @@ def test_a_running_job_names_what_it_needs(page: ASGIApp) -> None:
     [
         (
             "lost",
-            "Its worker process host-4:4004 is gone; another worker process takes the job over within 1 min 15 s.",
+            "Its worker process host-4:4004 is gone; taken over by another worker within 1 min 15 s.",
         ),
-        ("crashing", "Waits for its retry, due in 9 min 30 s."),
-        ("failed", "Failed for good 30 s ago: exhausted."),
+        ("crashing", "Waits for its retry, due in 9 min 30 s; its last run: killed by SIGSEGV."),
+        (
+            "failed",
+            "Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
+        ),
         ("cancelled", "Cancelled 30 s ago: wrong month."),
         (
             "detached",
@@ -367,7 +370,7 @@ def calls(facts: FleetOfFacts) -> dict[str, list[str]]:
         "failures": lambda once: failures_page(once, now, Sought()),
         "queues": lambda once: queues_page(once, now, None),
         "workers": lambda once: workers_page(once, now, None),
-        "warnings": lambda once: warnings_page(once, None),
+        "warnings": lambda once: warnings_page(once, facts.clock.wall(), None),
         "actions": lambda once: once.facts.actions(None, None, limit=201),
         "job": lambda once: job_page(once, now, JobId("shop", "exports", "export-m-23")),
     }

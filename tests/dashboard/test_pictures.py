@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from steadyworker.dashboard.pictures import DAY, PictureSegment, lanes_of, strip
 from steadyworker.ledger.facts import Attempt, LinkEvent, QueueReport
 
@@ -108,3 +110,39 @@ def test_a_message_from_the_ledger_needs_no_connection() -> None:
     found = lanes_of([attempt(100.0, 0.0, epoch=None)], [], NOW)
     assert parts(list(found.lanes["Delivery"])) == [("from the ledger", 0.0, 1000.0)]
     assert parts(list(found.lanes["Connection"])) == [("unknown", 0.0, 1000.0)]
+
+
+def test_between_two_runs_delivery_and_connection_are_unknown() -> None:
+    found = lanes_of([attempt(100.0, 75.0, outcome="failed"), attempt(50.0, 0.0, fence=2)], [], NOW)
+    assert parts(list(found.lanes["Run"])) == [("failed", 0.0, 250.0), ("done", 500.0, 500.0)]
+    for lane, state in (("Delivery", "bound"), ("Connection", "connected")):
+        assert parts(list(found.lanes[lane])) == [
+            (state, 0.0, 250.0),
+            ("unknown", 250.0, 250.0),
+            (state, 500.0, 500.0),
+        ]
+    assert found.lanes["Delivery"][1].text == "delivery unknown for 25 s: no run"
+
+
+def test_the_acknowledgement_is_the_end_of_the_delivery() -> None:
+    def end(settled: str) -> PictureSegment:
+        return lanes_of([attempt(100.0, 0.0)], [], NOW, settled).lanes["Delivery"][-1]
+
+    assert end("confirmed").state == end("sent").state == "acknowledged"
+    assert end("confirmed").text == "acknowledged, and the broker has confirmed it"
+    assert end("sent").text == "acknowledged, but the broker has not confirmed it"
+    assert end("unknown").state == "unknown"
+
+
+def test_an_event_of_a_connection_whose_begin_was_dropped_leaves_the_time_before_it_unknown() -> None:
+    """The process drops events while the ledger does not respond; an epoch is the number of a connection."""
+    lost = [replace(event("lost", ago), epoch=epoch) for ago, epoch in ((75.0, 3), (25.0, 5))]
+    found = lanes_of([attempt(100.0, 0.0)], lost, NOW)
+    assert parts(list(found.lanes["Connection"])) == [
+        ("connected", 0.0, 250.0),
+        ("unknown", 250.0, 500.0),
+        ("lost", 750.0, 250.0),
+    ]
+    again = [lost[0], replace(event("adopted", 25.0, fence=1), epoch=4)]
+    found = lanes_of([attempt(100.0, 0.0)], again, NOW)
+    assert parts(list(found.lanes["Connection"]))[1:] == [("unknown", 250.0, 500.0), ("connected", 750.0, 250.0)]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
 import click
 
-from steadyworker.backends.opening import open_ledger
+from steadyworker.adapter import Adapter
+from steadyworker.backends.connections import job_queue
+from steadyworker.backends.opening import open_adapter_for, open_ledger
+from steadyworker.cli.completion import complete_target
 from steadyworker.cli.settings import client_settings
+from steadyworker.cli.targets import worker_or_queue
+from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError
 from steadyworker.system.private import access_findings
@@ -23,15 +29,18 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - the address is only compared
 Examples:
   steadyworker dashboard
   steadyworker dashboard --ledger postgresql://jobs@db.example/jobs --port 9000
+  steadyworker dashboard exports:PaymentExports --broker amqp://guest@localhost/
   steadyworker dashboard --allow-actions --broker amqp://guest@localhost/
   steadyworker dashboard --host 0.0.0.0 --allow-host ops.example.com --token-file /run/secrets/dashboard
   steadyworker dashboard --host 0.0.0.0 --allow-host ops.example.com \\
       --user-header X-Forwarded-User --trusted-peer 10.0.0.5
 \b
-The page only reads the ledger, and asks no broker; an action of --allow-actions that sends a message needs the broker.
+The page only reads the ledger. If you name the broker, a Worker or a queue, it also asks the broker what waits,
+at most every 5 s, and only while the page is open; a Worker has the name of its dead-letter queue.
 On another address than loopback, the command needs a token or a proxy that names the user.
 With a token, a browser asks for a login: the token is the password, and any name is the user.""",
 )
+@click.argument("targets", metavar="[MODULE:CLASS|QUEUE]...", nargs=-1, shell_complete=complete_target)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, _LAST_PORT), default=8080, show_default=True, metavar="N", help="0: any free port."
@@ -63,6 +72,7 @@ With a token, a browser asks for a login: the token is the password, and any nam
 def command(
     options: Options,
     *,
+    targets: tuple[str, ...],
     host: str,
     port: int,
     hosts: tuple[str, ...],
@@ -78,7 +88,7 @@ def command(
     The page has the address of each job, shows first what needs a person, and refreshes itself.
     """
     try:
-        from steadyworker.dashboard import access, application, serving
+        from steadyworker.dashboard import access, application, asking, serving
     except ImportError as error:
         raise ConfigError(
             f"Expected Starlette, Jinja2 and uvicorn for the page, got: {error}: pip install 'steadyworker[dashboard]'."
@@ -92,13 +102,29 @@ def command(
             "everyone who reaches this address could read every job."
         )
     root = f"/{root_path.strip('/')}".rstrip("/")
+    open_adapter = _opens(targets, options)
     with serving.listen(host, port) as listener:
+        ledger, clock = open_ledger(options), SystemClock()
+        asks = targets or options.origins["broker"] != "default"
         app = application.application(
-            open_ledger(options), rules, options.namespace, acting=options if allow_actions else None
+            ledger,
+            rules,
+            options.namespace,
+            clock,
+            acting=options if allow_actions else None,
+            asker=asking.BrokerAsker(options, ledger, clock, open_adapter) if asks else None,
         )
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"The page is at http://{shown}:{listener.getsockname()[1]}{root}/ (Ctrl-C ends it).")
         serving.server(app, root).run(sockets=[listener])
+
+
+def _opens(targets: tuple[str, ...], options: Options) -> Callable[[str], Adapter]:
+    """Return what opens the adapter of a queue: as its Worker if a target names it, otherwise by the queue's name."""
+    named = {
+        queue.name: queue.opened_as for queue in (job_queue(worker_or_queue(target), options) for target in targets)
+    }
+    return lambda queue: open_adapter_for(named.get(queue, queue), options, create=False)
 
 
 def _token(path: Path | None) -> str | None:

@@ -1,0 +1,104 @@
+"""
+The words for what a job or a worker process needs, which the command line and the page share.
+
+A clause has no capital letter and no full stop, so that a list of clauses fits into one line; `sentence` makes text of it.
+A part in backticks is a command.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from steadyworker.ledger.fleet import Trouble, WorkerNow
+from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow
+from steadyworker.text.redaction import redact
+from steadyworker.units import count_text, span
+
+START_ONE = "start one with `steadyworker run`"
+"""The remedy for a queue that no worker process consumes."""
+
+
+def sentence(*clauses: str) -> str:
+    """Return these clauses as one sentence, without recognised secrets; an empty text without a clause."""
+    text = redact("; ".join(dict.fromkeys(filter(None, clauses)))).removesuffix(".")
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def counts_clause(job: ListedJob) -> str:
+    """Return the number of crashes and of losses; empty if there are none."""
+    counters = job.row.counters
+    crashes = count_text(counters.crashes, "crash", "crashes") if counters.crashes else ""
+    losses = count_text(counters.losses, "loss", "losses") if counters.losses else ""
+    return ", ".join(filter(None, (crashes, losses)))
+
+
+def owner_clause(owner: OwnerNow, *, paused: bool) -> str:
+    """Return what a run's worker process does, and what becomes of the run; empty if all is well."""
+    match owner.liveness:
+        case Liveness.ALIVE if not owner.connected:
+            return "its worker has no connection to the broker; it goes on"
+        case Liveness.ALIVE:
+            return ""
+        case Liveness.SILENT:
+            free = f"another may take the job over in {span(owner.free_within)}"
+            return f"no renewal for {span(owner.silent_for)}: frozen, or cut off from the ledger; {free}"
+        case Liveness.GONE if not owner.heirs:
+            return f"no worker consumes this queue: {START_ONE}"
+        case Liveness.GONE if paused:
+            return "its worker is gone"
+        case Liveness.GONE:
+            when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
+            return f"taken over by another worker {when}"
+
+
+def remedy_clause(job: ListedJob) -> str:
+    """Return the command that helps a job in need; empty if none does."""
+    named = f"{shlex.quote(job.row.id.queue)} {shlex.quote(job.row.id.key)}"
+    match job.need:
+        case Need.DEAD:
+            return f"`steadyworker dead replay {named}` runs it again"
+        case Need.CRASHING | Need.STUCK:
+            return f"`steadyworker cancel {named}` ends it"
+        case Need.OVERDUE if job.orphan is None and job.owner is None and job.pause is None:
+            return f"`steadyworker retry {named}` starts it"
+        case _:
+            return ""
+
+
+def trouble_clauses(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
+    """Return what a worker process needs, with the remedy."""
+    report, silent = worker.seen.report, span(worker.seen.seen_ago)
+    match trouble:
+        case Trouble.GONE:
+            held = f"; another takes over its {count_text(worker.runs, 'job')}" if worker.runs else ""
+            if forsaken := ", ".join(name.rpartition("/")[2] for name in worker.forsaken):
+                held = f"; no other worker consumes {forsaken}"
+            texts = [f"died {silent} ago{held}: read its log, and start it again"]
+        case Trouble.CRASH_LOOP:
+            dead = count_text(worker.deaths, "predecessor")
+            texts = [f"crash loop: {dead} died within an hour: read the log of the last one"]
+        case Trouble.SILENT:
+            texts = [f"no renewal for {silent}: frozen, or cut off from the ledger"]
+        case Trouble.DETACHED:
+            queues = report.queues.items() if report is not None else ()
+            lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
+            texts = [f"no connection to the broker of {lost}: its jobs go on; check broker and network"]
+        case Trouble.STUCK:
+            first, *others = worker.stuck
+            more = f" and {len(others)} more" if others else ""
+            texts = [f"no progress of {first}{more} for half an hour: `steadyworker cancel` ends it"]
+        case Trouble.NOT_READY:
+            errors = [found.text for found in report.findings if found.level == "error"] if report is not None else []
+            texts = [*(report.not_ready if report is not None else ()), *errors]
+        case Trouble.QUIET:
+            texts = ["receives no messages, by order: `kill -USR2` resumes it"]
+    return texts
+
+
+def foreign_clause(unexplained: int) -> str:
+    """Return the clause about consumers that no worker process of the ledger explains."""
+    return (
+        f"{count_text(unexplained, 'consumer')} at the broker that no worker process of this ledger explains: "
+        "another program, or a worker with another --ledger, receives its messages"
+    )
