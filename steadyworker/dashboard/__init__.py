@@ -8,7 +8,7 @@ The page: what runs, what waits, which worker processes live, and the story of e
     site.mount("/jobs", app(ledger="postgresql://…", hosts=["ops.example.com"], behind_login=True))
 
 A page only reads the ledger, by a bounded number of queries, and asks no broker.
-Only actions write, and only with `--allow-actions`: they are the actions of the command line.
+Only actions write, and only with `--allow-actions` and for people who have logged in: they are the actions of the command line.
 It needs the extra `dashboard`: Starlette, Jinja2 and uvicorn.
 These three are small, widely used and typed; a web framework with forms, sessions and models has nothing to do here.
 
@@ -20,7 +20,9 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `reader.py` | reads of the ledger: one for many viewers, and the last known state while the ledger is away |
 | `addresses.py` | the address of a job |
 | `forms.py` | the actions that a page offers, and the seals of their forms |
+| `chosen.py` | the jobs that a person has chosen by a filter |
 | `doing.py` | the actions |
+| `bulk.py` | an action on many jobs, in the background |
 | `failures.py` | failed jobs in groups of one cause |
 | `running.py`, `queues.py`, `workers.py`, `warned.py`, `job.py` | the content of each page, as values |
 | `job_line.py` | a running or waiting job as a row |

@@ -15,8 +15,8 @@ from base64 import b64decode
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from itertools import takewhile
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from itertools import takewhile
 from typing import Any
 
 from starlette.datastructures import Headers

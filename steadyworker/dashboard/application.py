@@ -55,7 +55,7 @@ MOST_ACTIONS = 200
 """The number of actions on their page."""
 
 _LONGEST_NAME = 300
-_LARGEST_FORM = 16 << 10
+_LARGEST_FORM = _LONGEST_TRACEBACK = 16 << 10
 _FORM = "application/x-www-form-urlencoded"
 _ASSETS = {"css": "text/css", "js": "text/javascript"}
 _TITLES = {
@@ -319,7 +319,7 @@ class _Pages:
         except HTTPException:
             raise
         except Exception:  # noqa: BLE001 - one page fails, and the others go on
-            _log.error("%s", plain_text(traceback.format_exc()))
+            _log.error("%s", plain_text(traceback.format_exc(), _LONGEST_TRACEBACK))
             return self._failed(
                 request,
                 HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -56,6 +56,9 @@ LAST_JOB = 10.0
 NEEDS_BROKER = ("retry", "reschedule", "replay", "restart", "drop")
 """The actions that need the broker."""
 
+LONGEST_TRACEBACK = 16 << 10
+"""The largest number of characters of a traceback in the log."""
+
 _ON_LETTERS = ("replay", "restart", "drop")
 _AWAY = (BrokerUnavailable, LedgerUnavailable, PublishFailed, Unsettled)
 _CHANGED = "has changed since"
@@ -89,6 +92,7 @@ class Work(Struct):
         done, skipped, failed: The numbers of jobs that it has changed, that had changed before, and that it could not change.
         failures: The first failed jobs, each with the reason.
         present: The key of the job that is under way.
+        unknown: The key of a job that it may have changed, because an answer of the broker was lost; empty without one.
         note: What it waits for.
         stop: Why it must stop; empty without a stop.
         level, text: Its result.
@@ -106,6 +110,7 @@ class Work(Struct):
     failed: int = 0
     failures: list[tuple[JobId, str]] = []
     present: str = ""
+    unknown: str = ""
     note: str = ""
     stop: str = ""
     level: str = ""
@@ -142,6 +147,7 @@ class Bulk:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._works: OrderedDict[str, Work] = OrderedDict()
+        self._unsure: set[JobId] = set()
 
     def begin(self, asked: Asked, choice: Choice) -> Work | None:
         """Begin an action on the jobs of a choice that allow it; return None if another action goes on."""
@@ -188,7 +194,7 @@ class Bulk:
         problem = unlogged = ""
         try:
             for (namespace, queue), some in queues.items():
-                part = _Part(self._ledger, work, asked, some)
+                part = _Part(self._ledger, work, asked, some, self._unsure)
                 with PageLinks(self._options, self._ledger, namespace) as links:
                     at = job_queue(queue, self._options)
                     error = self._on_queue(part, links, at)
@@ -198,7 +204,7 @@ class Bulk:
                 if work.stop:
                     break
         except Exception:  # noqa: BLE001 - the page goes on
-            _log.error("%s", plain_text(traceback.format_exc()))
+            _log.error("%s", plain_text(traceback.format_exc(), LONGEST_TRACEBACK))
             problem = "this is an error in SteadyWorker, and the log of `steadyworker dashboard` has its traceback"
         rest = work.number - work.done - work.skipped - work.failed
         texts = (
@@ -206,6 +212,9 @@ class Bulk:
             f"{work.stop[:1].upper()}{work.stop[1:]}." if work.stop else "",
             f"Then: {problem.removesuffix('.')}." if problem else "",
             f"{count_text(rest, 'job')} {'is' if rest == 1 else 'are'} as before." if rest else "",
+            f"Of these, {work.unknown} may be {_DONE[work.do]}: a next attempt is safe."
+            if rest and work.unknown
+            else "",
             f"The log of actions has not all of this: {unlogged}" if unlogged else "",
         )
         work.text = redact(" ".join(text for text in texts if text))
@@ -221,23 +230,26 @@ class Bulk:
             error = part.once(links, at)
             if error is None or not isinstance(error, _AWAY):
                 return error
+            part.lost_sight()
             tries = 0 if len(part.rest) < before else tries + 1
             if tries == len(WAITS):
                 return error
-            part.wait(error, WAITS[tries])
+            part.note(error, WAITS[tries])
             self._wake.wait(WAITS[tries])
 
 
 class _Part:
-    """The part of an action that concerns one queue: the jobs that are left, and those of which the result is unknown."""
+    """The part of an action that concerns one queue: the jobs that are left, and those that an earlier error left `unsure`."""
 
-    def __init__(self, ledger: Ledger, work: Work, asked: Asked, jobs: Mapping[JobId, ChosenJob]) -> None:
+    def __init__(
+        self, ledger: Ledger, work: Work, asked: Asked, jobs: Mapping[JobId, ChosenJob], unsure: set[JobId]
+    ) -> None:
         self._ledger = ledger
         self._work = work
         self._asked = asked
         self._number = len(jobs)
         self._present: JobId | None = None
-        self._unsure: set[JobId] = set()
+        self._unsure = unsure
         self._done: list[str] = []
         self._skipped = 0
         self._failed = 0
@@ -283,11 +295,15 @@ class _Part:
             case _:
                 return jobs.reschedule(ids, asked.delay, self._handled, self._unless)
 
-    def wait(self, error: SteadyWorkerError, seconds: float) -> None:
-        """Note that broker or ledger are away: the result of the job under way is unknown, so the next attempt begins with it."""
+    def lost_sight(self) -> None:
+        """Keep that the result of the job under way is unknown, so that each later attempt handles it again."""
         if self._present is not None:
             self._unsure.add(self._present)
+            self._work.unknown = self._present.key
             self._present = None
+
+    def note(self, error: SteadyWorkerError, seconds: float) -> None:
+        """Note why the action waits, and how long."""
         self._work.note = redact(f"{error} The next attempt is in {span(seconds)}.")
 
     def record(self, actions: QueueActions, why: str) -> str:
@@ -334,6 +350,9 @@ class _Part:
     def _count(self, id: JobId) -> None:
         del self.rest[id]
         self._present = None
+        self._unsure.discard(id)
+        if self._work.unknown == id.key:
+            self._work.unknown = ""
         self._done.append(id.key)
         self._work.done += 1
 

@@ -19,7 +19,7 @@ from steadyworker.backends.connections import job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
-from steadyworker.dashboard.bulk import NEEDS_BROKER, Asked, Bulk, PageLinks
+from steadyworker.dashboard.bulk import LONGEST_TRACEBACK, NEEDS_BROKER, Asked, Bulk, PageLinks
 from steadyworker.dashboard.chosen import Choice, Choices, Filter, seen_of_job
 from steadyworker.dashboard.forms import (
     MOST_UNTYPED,
@@ -45,6 +45,7 @@ _CHANGED = (
     "Look at the page, and use its form again."
 )
 _GOES_ON = ActionResult("", "This goes on, because the broker or the ledger responds slowly. The result appears here.")
+_BUSY = ActionResult("error", "Nothing was done: another action on many jobs goes on. Wait for its end.")
 _NOT_BEGUN = ActionResult("error", "Nothing was done, because other actions take long. Use the form again.")
 
 
@@ -89,7 +90,7 @@ class Doing:
         except SteadyWorkerError as error:
             result = ActionResult("error", redact(f"{error}"))
         except Exception:  # noqa: BLE001 - one action fails, and the page goes on
-            _log.error("%s", plain_text(traceback.format_exc()))
+            _log.error("%s", plain_text(traceback.format_exc(), LONGEST_TRACEBACK))
             text = "This is an error in SteadyWorker: the log of `steadyworker dashboard` has its traceback. Look at the page for what was done."
             result = ActionResult("error", text)
         if result is not None:
@@ -176,24 +177,22 @@ class Doing:
         do, (name,) = OF_MANY[wanted.do], wanted.names
         if (choice := self._choices.kept(name)) is None:
             return ActionResult("error", _CHANGED), where
-        number = len(choice.able(do))
+        number, problem, delay = len(choice.able(do)), "", 0.0
         try:
             delay = _delay(do, wanted)
-            if number > MOST_UNTYPED and wanted.number.replace(",", "") != str(number):
-                raise ValueError(f"Expected the number {number}, got {wanted.number!r}.")
         except ValueError as error:
-            return ActionResult("error", f"Nothing was done. {plain_text(str(error))}"), where
+            problem = plain_text(str(error))
+        if number > MOST_UNTYPED and wanted.number.replace(",", "") != str(number):
+            problem = f"Expected the number {number}, got {wanted.number!r}."
+        if problem:
+            return ActionResult("error", f"Nothing was done. {problem}"), where
         if self.bulk.under_way():
-            return ActionResult(
-                "error", "Nothing was done: another action on many jobs goes on. Wait for its end."
-            ), where
+            return _BUSY, where
         if not self._use(wanted, str(number), visitor):
             return ActionResult("error", _CHANGED), where
         work = self.bulk.begin(Asked(do, wanted.reason or _NO_REASON, delay, visitor.who), choice)
         if work is None:
-            return ActionResult(
-                "error", "Nothing was done: another action on many jobs goes on. Wait for its end."
-            ), where
+            return _BUSY, where
         return None, f"/doing/{work.name}"
 
     def _stop(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
