@@ -36,7 +36,6 @@ from steadyworker.errors import (
     Unsettled,
 )
 from steadyworker.ledger.base import JobId, Ledger
-from steadyworker.runner.letters import DeadLetter
 from steadyworker.text.plain_text import plain_text
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
@@ -127,7 +126,7 @@ class Work(Struct):
         return "; ".join(part for part in (first, *others) if part)
 
 
-class Asked(Struct, frozen=True):
+class BulkOrder(Struct, frozen=True):
     """What a person has asked for: the action, its reason and its delay, and the person."""
 
     do: str
@@ -149,7 +148,7 @@ class Bulk:
         self._works: OrderedDict[str, Work] = OrderedDict()
         self._unsure: set[JobId] = set()
 
-    def begin(self, asked: Asked, choice: Choice) -> Work | None:
+    def begin(self, asked: BulkOrder, choice: Choice) -> Work | None:
         """Begin an action on the jobs of a choice that allow it; return None if another action goes on."""
         jobs = choice.able(asked.do)
         with self._lock:
@@ -187,14 +186,14 @@ class Bulk:
         if self._thread is not None:
             self._thread.join(LAST_JOB)
 
-    def _run(self, work: Work, asked: Asked, jobs: list[ChosenJob]) -> None:
+    def _run(self, work: Work, asked: BulkOrder, jobs: list[ChosenJob]) -> None:
         queues: dict[tuple[str, str], dict[JobId, ChosenJob]] = {}
         for job in jobs:
             queues.setdefault((job.id.namespace, job.id.queue), {})[job.id] = job
         problem = unlogged = ""
         try:
             for (namespace, queue), some in queues.items():
-                part = _Part(self._ledger, work, asked, some, self._unsure)
+                part = _QueuePart(self._ledger, work, asked, some, self._unsure)
                 with PageLinks(self._options, self._ledger, namespace) as links:
                     at = job_queue(queue, self._options)
                     error = self._on_queue(part, links, at)
@@ -222,7 +221,7 @@ class Bulk:
         work.note = work.present = ""
         work.ended_at = self._clock.wall()
 
-    def _on_queue(self, part: _Part, links: PageLinks, at: JobQueue) -> SteadyWorkerError | None:
+    def _on_queue(self, part: _QueuePart, links: PageLinks, at: JobQueue) -> SteadyWorkerError | None:
         """Act on the jobs of one queue, and try again while broker or ledger are away; return what ended this early."""
         tries = 0
         while True:
@@ -238,11 +237,11 @@ class Bulk:
             self._wake.wait(WAITS[tries])
 
 
-class _Part:
+class _QueuePart:
     """The part of an action that concerns one queue: the jobs that are left, and those that an earlier error left `unsure`."""
 
     def __init__(
-        self, ledger: Ledger, work: Work, asked: Asked, jobs: Mapping[JobId, ChosenJob], unsure: set[JobId]
+        self, ledger: Ledger, work: Work, asked: BulkOrder, jobs: Mapping[JobId, ChosenJob], unsure: set[JobId]
     ) -> None:
         self._ledger = ledger
         self._work = work
@@ -274,7 +273,13 @@ class _Part:
             letters = LetterActions(links, at, asked.who, logs=False)
             rounds = {id.key: id.round for id in self.rest}
             if do == "drop":
-                return letters.drop(letters.opened(), rounds=rounds, gone=True, each=self._letter, unless=self._unless)
+                return letters.drop(
+                    letters.opened(),
+                    rounds=rounds,
+                    gone=True,
+                    each=lambda letter: self._count(self._ids[letter.key]),
+                    unless=self._unless,
+                )
             return letters.replay(
                 letters.opened(),
                 rounds=rounds,
@@ -365,11 +370,8 @@ class _Part:
         else:
             self._count(id)
 
-    def _letter(self, letter: DeadLetter) -> None:
-        self._count(self._ids[letter.key])
-
     def _replayed(self, replayed: Replayed) -> None:
-        self._letter(replayed.letter)
+        self._count(self._ids[replayed.letter.key])
 
     def _end_rest(self) -> None:
         """Judge the jobs for which there was no letter: an attempt before a lost connection has done them, they have changed, or they have none."""

@@ -19,7 +19,7 @@ from steadyworker.backends.connections import job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
-from steadyworker.dashboard.bulk import LONGEST_TRACEBACK, NEEDS_BROKER, Asked, Bulk, PageLinks
+from steadyworker.dashboard.bulk import LONGEST_TRACEBACK, NEEDS_BROKER, Bulk, BulkOrder, PageLinks
 from steadyworker.dashboard.chosen import Choice, Choices, Filter, seen_of_job
 from steadyworker.dashboard.forms import (
     MOST_UNTYPED,
@@ -190,7 +190,7 @@ class Doing:
             return _BUSY, where
         if not self._use(wanted, str(number), visitor):
             return ActionResult("error", _CHANGED), where
-        work = self.bulk.begin(Asked(do, wanted.reason or _NO_REASON, delay, visitor.who), choice)
+        work = self.bulk.begin(BulkOrder(do, wanted.reason or _NO_REASON, delay, visitor.who), choice)
         if work is None:
             return _BUSY, where
         return None, f"/doing/{work.name}"

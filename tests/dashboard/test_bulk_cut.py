@@ -9,13 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from steadyworker_rabbitmq.deadletters import RabbitmqDeadLetters
 
 from steadyworker.adapter import OutgoingMessage
 from steadyworker.backends.connections import Connections
 from steadyworker.backends.opening import namespace_of, open_ledger
 from steadyworker.config.resolve import Options, load
 from steadyworker.ledger.base import JobFilter, JobId, State
+from steadyworker_rabbitmq.deadletters import RabbitmqDeadLetters
 from tests.adapters.test_rabbitmq_replay import QUEUE, died, messages
 from tests.brokers.rabbitmq import Vhost
 from tests.conftest import Eventually
