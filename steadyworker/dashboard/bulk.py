@@ -146,21 +146,21 @@ class Bulk:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._works: OrderedDict[str, Work] = OrderedDict()
-        self._unsure: set[JobId] = set()
+        self._unsure: set[tuple[str, JobId]] = set()
 
-    def begin(self, asked: BulkOrder, choice: Choice) -> Work | None:
+    def begin(self, order: BulkOrder, choice: Choice) -> Work | None:
         """Begin an action on the jobs of a choice that allow it; return None if another action goes on."""
-        jobs = choice.able(asked.do)
+        jobs = choice.able(order.do)
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return None
             name, now = secrets.token_urlsafe(9), self._clock.wall()
-            work = Work(name, asked.do, asked.who, choice.name, len(jobs), now)
+            work = Work(name, order.do, order.who, choice.name, len(jobs), now)
             self._works[work.name] = work
             while len(self._works) > MOST_WORKS:
                 self._works.popitem(last=False)
             self._wake.clear()
-            self._thread = threading.Thread(target=self._run, args=(work, asked, jobs), daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(work, order, jobs), daemon=True)
             self._thread.start()
         return work
 
@@ -186,19 +186,19 @@ class Bulk:
         if self._thread is not None:
             self._thread.join(LAST_JOB)
 
-    def _run(self, work: Work, asked: BulkOrder, jobs: list[ChosenJob]) -> None:
+    def _run(self, work: Work, order: BulkOrder, jobs: list[ChosenJob]) -> None:
         queues: dict[tuple[str, str], dict[JobId, ChosenJob]] = {}
         for job in jobs:
             queues.setdefault((job.id.namespace, job.id.queue), {})[job.id] = job
         problem = unlogged = ""
         try:
             for (namespace, queue), some in queues.items():
-                part = _QueuePart(self._ledger, work, asked, some, self._unsure)
+                part = _QueuePart(self._ledger, work, order, some, self._unsure)
                 with PageLinks(self._options, self._ledger, namespace) as links:
                     at = job_queue(queue, self._options)
                     error = self._on_queue(part, links, at)
                     why = "" if error is None else redact(str(error))
-                    unlogged = unlogged or part.record(QueueActions(links, at, asked.who), why)
+                    unlogged = unlogged or part.record(QueueActions(links, at, order.who), why)
                 problem = problem or ("" if isinstance(error, _StoppedError) else why)
                 if work.stop:
                     break
@@ -234,18 +234,24 @@ class Bulk:
             if tries == len(WAITS):
                 return error
             part.note(error, WAITS[tries])
-            self._wake.wait(WAITS[tries])
+            if self._wake.wait(WAITS[tries]):
+                return error
 
 
 class _QueuePart:
     """The part of an action that concerns one queue: the jobs that are left, and those that an earlier error left `unsure`."""
 
     def __init__(
-        self, ledger: Ledger, work: Work, asked: BulkOrder, jobs: Mapping[JobId, ChosenJob], unsure: set[JobId]
+        self,
+        ledger: Ledger,
+        work: Work,
+        order: BulkOrder,
+        jobs: Mapping[JobId, ChosenJob],
+        unsure: set[tuple[str, JobId]],
     ) -> None:
         self._ledger = ledger
         self._work = work
-        self._asked = asked
+        self._order = order
         self._number = len(jobs)
         self._present: JobId | None = None
         self._unsure = unsure
@@ -258,7 +264,7 @@ class _QueuePart:
     def once(self, links: PageLinks, at: JobQueue) -> SteadyWorkerError | None:
         """Act on the jobs that are left; return the error that ended this early."""
         try:
-            if self._asked.do in NEEDS_BROKER:
+            if self._order.do in NEEDS_BROKER:
                 links.check(at)
             error = self._report(links, at).error
             if error is None:
@@ -268,9 +274,9 @@ class _QueuePart:
         return error
 
     def _report(self, links: PageLinks, at: JobQueue) -> ActionReport:
-        do, asked = self._asked.do, self._asked
+        do, order = self._order.do, self._order
         if do in _ON_LETTERS:
-            letters = LetterActions(links, at, asked.who, logs=False)
+            letters = LetterActions(links, at, order.who, logs=False)
             rounds = {id.key: id.round for id in self.rest}
             if do == "drop":
                 return letters.drop(
@@ -285,25 +291,25 @@ class _QueuePart:
                 rounds=rounds,
                 gone=True,
                 from_start=do == "restart",
-                delay=asked.delay,
+                delay=order.delay,
                 each=self._replayed,
                 unless=self._unless,
             )
-        jobs, ids = JobActions(links, at, asked.who, logs=False), list(self.rest)
+        jobs, ids = JobActions(links, at, order.who, logs=False), list(self.rest)
         match do:
             case "cancel":
-                return jobs.cancel(ids, asked.reason, self._handled, self._unless)
+                return jobs.cancel(ids, order.reason, self._handled, self._unless)
             case "undo":
                 return jobs.undo(ids, self._handled, self._unless)
             case "retry":
                 return jobs.retry(ids, self._handled, self._unless)
             case _:
-                return jobs.reschedule(ids, asked.delay, self._handled, self._unless)
+                return jobs.reschedule(ids, order.delay, self._handled, self._unless)
 
     def lost_sight(self) -> None:
         """Keep that the result of the job under way is unknown, so that each later attempt handles it again."""
         if self._present is not None:
-            self._unsure.add(self._present)
+            self._unsure.add((self._order.do, self._present))
             self._work.unknown = self._present.key
             self._present = None
 
@@ -313,24 +319,25 @@ class _QueuePart:
 
     def record(self, actions: QueueActions, why: str) -> str:
         """Write how far this came to the log of actions; return why it could not be written, or an empty text."""
-        asked, done = self._asked, len(self._done)
+        order, done = self._order, len(self._done)
         details = (
-            asked.reason if asked.do == "cancel" else "",
-            f"in {asked.delay:g} s" if asked.delay else "",
-            "from the start" if asked.do == "restart" else "",
+            order.reason if order.do == "cancel" else "",
+            f"in {order.delay:g} s" if order.delay else "",
+            "from the start" if order.do == "restart" else "",
             f"{done:,} of {count_text(self._number, 'job')}" if done < self._number else "",
             f"{self._skipped:,} had changed" if self._skipped else "",
-            f"{self._failed:,} could not be {_DONE[asked.do]}" if self._failed else "",
+            f"{self._failed:,} could not be {_DONE[order.do]}" if self._failed else "",
+            self._work.stop if self._work.stop != why else "",
             why,
         )
         detail = "; ".join(text for text in details if text)
-        return actions.record(_LOGGED.get(asked.do, asked.do), self._done, done, detail)
+        return actions.record(_LOGGED.get(order.do, order.do), self._done, done, detail)
 
     def _unless(self, id: JobId) -> str:
         if self._work.stop:
             raise _StoppedError(self._work.stop)
         self._work.present, self._work.note = id.key, ""
-        if id not in self._unsure and self._has_changed(id):
+        if (self._order.do, id) not in self._unsure and self._has_changed(id):
             self._skip(id)
             return _CHANGED
         self._present = id
@@ -338,7 +345,7 @@ class _QueuePart:
 
     def _has_changed(self, id: JobId) -> bool:
         last = self._ledger.last_round(id.namespace, id.queue, id.key)
-        return last != id.round or not self.rest[id].is_same(self._asked.do, self._ledger.read(id))
+        return last != id.round or not self.rest[id].is_same(self._order.do, self._ledger.read(id))
 
     def _skip(self, id: JobId) -> None:
         del self.rest[id]
@@ -355,7 +362,7 @@ class _QueuePart:
     def _count(self, id: JobId) -> None:
         del self.rest[id]
         self._present = None
-        self._unsure.discard(id)
+        self._unsure.discard((self._order.do, id))
         if self._work.unknown == id.key:
             self._work.unknown = ""
         self._done.append(id.key)
@@ -377,7 +384,9 @@ class _QueuePart:
         """Judge the jobs for which there was no letter: an attempt before a lost connection has done them, they have changed, or they have none."""
         for id in list(self.rest):
             last = self._ledger.last_round(id.namespace, id.queue, id.key)
-            if id in self._unsure and (last is None if self._asked.do == "drop" else last == id.round + 1):
+            if (self._order.do, id) in self._unsure and (
+                last is None if self._order.do == "drop" else last == id.round + 1
+            ):
                 self._count(id)
             elif self._has_changed(id):
                 self._skip(id)

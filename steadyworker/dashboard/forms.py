@@ -49,7 +49,7 @@ class Button(Struct, frozen=True):
     hint: str = ""
 
 
-_LATER = "From now until the job may run, such as 90s, 2h, 1d"
+_LATER = "The time until the job may run is such as 90s, 2h, 1d"
 OF_A_JOB = {
     "cancel": Button(
         "Cancel",

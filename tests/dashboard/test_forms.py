@@ -701,7 +701,8 @@ def test_an_action_that_ends_early_shows_how_far_it_came(
         patch.setattr(DeadJobs, "begin_round", cut)
         text = many(site, where, "replay", eventually)
     cause = "Expected an answer, got none: postgresql://app:***@db/x"
-    assert text == f"2 of 5 jobs replayed. Then: {cause}. 3 jobs are as before."
+    unknown = "Of these, k-2 may be replayed: a next attempt is safe."
+    assert text == f"2 of 5 jobs replayed. Then: {cause}. 3 jobs are as before. {unknown}"
     ((_, what, _, _, detail),) = site.log()
     assert (what, detail) == ("replay", f"2 of 5 jobs; {cause}")
     rest = many(site, where, "replay", eventually)
