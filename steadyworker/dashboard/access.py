@@ -251,9 +251,9 @@ def _name_of(host: str) -> str:
     name = host.strip().lower()
     if name.startswith("["):
         inside, _, after = name[1:].partition("]")
-        return inside if not after or (after[0] == ":" and after[1:].isdigit()) else name
+        return inside if not after or (after[0] == ":" and after[1:].isdecimal()) else name
     before, colon, port = name.rpartition(":")
-    if colon and port.isdigit() and ":" not in before:
+    if colon and port.isdecimal() and ":" not in before:
         name = before
     return name.removesuffix(".")
 

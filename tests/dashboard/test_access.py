@@ -52,7 +52,17 @@ def test_a_listed_host_is_allowed(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    [None, "", "evil.example", "localhost.evil.example", "localhost:8080:1", "127.0.0.2", "[::2]", "[::1]evil.com"],
+    [
+        None,
+        "",
+        "evil.example",
+        "localhost.evil.example",
+        "localhost:8080:1",
+        "127.0.0.2",
+        "[::2]",
+        "[::1]evil.com",
+        "localhost:²",
+    ],
 )
 @pytest.mark.parametrize("path", ["/", "/assets/page.css"])
 def test_another_host_is_refused(host: str | None, path: str) -> None:

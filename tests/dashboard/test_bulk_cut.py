@@ -132,6 +132,7 @@ def test_each_job_of_a_replay_that_was_cut_runs_once(
     with closing(open_ledger(options)) as ledger:
         site = Site(options, ledger)
         where = site.choose("/choose?state=dead")
+        text = ""
         for _ in range(2 if outage == "long" else 1):
             address = site.post(site.form(where, "replay-all"), number=str(count)).headers["location"]
             text = ended(site, address, eventually)

@@ -6,8 +6,11 @@ import asyncio
 import hashlib
 import html
 import http.client
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -733,6 +736,52 @@ def test_an_action_that_takes_long_shows_its_result_later(
     eventually(lambda: not site.result(where).startswith("This goes on"))
     assert site.result(where) == "k-1 is cancelled (it was interrupted): it will not run again."
     assert len(site.log()) == 1
+
+
+@ONE
+@pytest.mark.processes
+def test_a_stopped_page_ends_an_action_after_its_present_letter(
+    options: Options, queues: Queues, tmp_path: Path, eventually: Eventually
+) -> None:
+    """SIGTERM in the middle: the log has how far it came, and the other letters are still there."""
+    count = 300
+    for number in range(count):
+        queues.dead(f"k-{number}")
+    token = tmp_path / "token"
+    token.write_text("a-token-of-many-characters")
+    token.chmod(0o600)
+    command = [sys.executable, "-m", "steadyworker", "dashboard", "--port", "0", "--allow-actions"]
+    given = {**os.environ, "STEADYWORKER_STATE_DIR": options.state_dir or ""}
+    page = subprocess.Popen([*command, "--token-file", str(token)], stdout=subprocess.PIPE, text=True, env=given)
+    try:
+        assert page.stdout is not None
+        (url,) = re.findall(r"http://[^/]+", page.stdout.readline())
+
+        def ask(method: str, path: str, **fields: str) -> tuple[str, str]:
+            """Return the text and the location of a response."""
+            with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+                headers = {"Authorization": "Bearer a-token-of-many-characters", "Origin": url}
+                kind = {"Content-Type": "application/x-www-form-urlencoded"} if fields else {}
+                connection.request(method, path, urlencode(fields) if fields else None, {**headers, **kind})
+                answered = connection.getresponse()
+                return answered.read().decode(), answered.headers.get("location", "")
+
+        _, where = ask("GET", "/choose?state=dead")
+        (act,) = re.findall('value="(replay-all [^"]*)"', ask("GET", where)[0])
+        _, address = ask("POST", "/act", act=act, number=str(count))
+        eventually(lambda: "<h1>0 of" not in ask("GET", address)[0])
+        page.terminate()
+        page.communicate(timeout=30)
+    finally:
+        page.kill()
+        page.communicate()
+    with closing(open_ledger(options)) as ledger:
+        ((who_did, what, done, detail),) = [(e.who, e.what, e.count, e.detail) for e in ledger.facts.actions()]
+    assert 0 < done < count
+    assert (who_did, what) == (WHO, "replay")
+    assert detail == f"{done} of {count} jobs; stopped with the page's process"
+    assert len(queues.received("exports", done)) == done
+    assert len(queues.received("exports.dead", count - done)) == count - done
 
 
 # --- Hostile forms --------------------------------------------------------------------------------------------------------
