@@ -22,6 +22,8 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from starlette.routing import Route
 
+from steadyworker.actions.letters import LetterActions
+from steadyworker.backends.connections import Connections
 from steadyworker.backends.opening import open_ledger
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import checked_access
@@ -30,13 +32,14 @@ from steadyworker.dashboard.application import application
 from steadyworker.dashboard.doing import Doing
 from steadyworker.delivery import KEY
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Began, Claimed, JobId, KeptMessage, Ledger, Moving, Row, Verdict
+from steadyworker.ledger.base import Began, Claimed, JobFilter, JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.outcome import Counters, JobState
 from steadyworker.runner.dead_jobs import DeadJobs
 from steadyworker.system.person import who
 from steadyworker.testing.clock import FakeClock
+from tests.adapters.test_rabbitmq_replay import QUEUE, died
 from tests.cli.kit import Queues
 from tests.cli.test_retry import interrupt, wait_for_retry
 from tests.conftest import Eventually
@@ -744,9 +747,12 @@ def test_a_stopped_page_ends_an_action_after_its_present_letter(
     options: Options, queues: Queues, tmp_path: Path, eventually: Eventually
 ) -> None:
     """SIGTERM in the middle: the log has how far it came, and the other letters are still there."""
-    count = 300
-    for number in range(count):
-        queues.dead(f"k-{number}")
+    count = 3_000  # a page replays them in seconds, and stops within milliseconds
+    queues.dead("k-0")
+    with Connections(options) as links:
+        namespace = links.namespace(QUEUE)
+        for number in range(1, count):
+            links.adapter(QUEUE).publish(died(links.ledger(), JobId(namespace, "exports", f"k-{number}", 0)))
     token = tmp_path / "token"
     token.write_text("a-token-of-many-characters")
     token.chmod(0o600)
@@ -776,12 +782,14 @@ def test_a_stopped_page_ends_an_action_after_its_present_letter(
         page.kill()
         page.communicate()
     with closing(open_ledger(options)) as ledger:
+        left = [row for row, _ in ledger.jobs(JobFilter(queue="exports", states=(State.DEAD,), last=True))]
         ((who_did, what, done, detail),) = [(e.who, e.what, e.count, e.detail) for e in ledger.facts.actions()]
     assert 0 < done < count
     assert (who_did, what) == (WHO, "replay")
-    assert detail == f"{done} of {count} jobs; stopped with the page's process"
-    assert len(queues.received("exports", done)) == done
-    assert len(queues.received("exports.dead", count - done)) == count - done
+    assert detail == f"{done} of {count:,} jobs; stopped with the page's process"
+    with Connections(options) as links:
+        letters = LetterActions(links, QUEUE).opened().letters(bodies=False)
+    assert (len(left), len(letters)) == (count - done, count - done)
 
 
 # --- Hostile forms --------------------------------------------------------------------------------------------------------
