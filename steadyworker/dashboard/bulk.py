@@ -120,7 +120,7 @@ class Work(Struct):
         """How far it came, in words."""
         others = [
             f"{count_text(self.skipped, 'job')} had changed before" if self.skipped else "",
-            f"{count_text(self.failed, 'job')} could not be" if self.failed else "",
+            f"{count_text(self.failed, 'job')} could not change" if self.failed else "",
         ]
         first = f"{self.done:,} of {count_text(self.number, 'job')} {_DONE[self.do]}"
         return "; ".join(part for part in (first, *others) if part)
@@ -203,8 +203,7 @@ class Bulk:
                 if work.stop:
                     break
         except Exception:  # noqa: BLE001 - the page goes on
-            _log.error("%s", plain_text(traceback.format_exc(), LONGEST_TRACEBACK))
-            problem = "this is an error in SteadyWorker, and the log of `steadyworker dashboard` has its traceback"
+            problem = str(_logged_error())
         rest = work.number - work.done - work.skipped - work.failed
         texts = (
             f"{work.far}.",
@@ -227,14 +226,16 @@ class Bulk:
         while True:
             before = len(part.rest)
             error = part.once(links, at)
-            if error is None or not isinstance(error, _AWAY):
+            if error is None or isinstance(error, _StoppedError):
                 return error
             part.lost_sight()
-            tries = 0 if len(part.rest) < before else tries + 1
-            if tries == len(WAITS):
+            if not isinstance(error, _AWAY):
                 return error
-            part.note(error, WAITS[tries])
-            if self._wake.wait(WAITS[tries]):
+            tries = 1 if len(part.rest) < before else tries + 1
+            if tries > len(WAITS):
+                return error
+            part.note(error, WAITS[tries - 1])
+            if self._wake.wait(WAITS[tries - 1]):
                 return error
 
 
@@ -271,6 +272,8 @@ class _QueuePart:
                 self._end_rest()
         except SteadyWorkerError as caught:
             return caught
+        except Exception:  # noqa: BLE001 - the page goes on
+            return _logged_error()
         return error
 
     def _report(self, links: PageLinks, at: JobQueue) -> ActionReport:
@@ -326,7 +329,7 @@ class _QueuePart:
             "from the start" if order.do == "restart" else "",
             f"{done:,} of {count_text(self._number, 'job')}" if done < self._number else "",
             f"{self._skipped:,} had changed" if self._skipped else "",
-            f"{self._failed:,} could not be {_DONE[order.do]}" if self._failed else "",
+            f"{self._failed:,} could not change" if self._failed else "",
             self._work.stop if self._work.stop != why else "",
             why,
         )
@@ -392,6 +395,12 @@ class _QueuePart:
                 self._skip(id)
             else:
                 self._fail(id, "has no complete dead letter, and the ledger has no copy of its message")
+
+
+def _logged_error() -> SteadyWorkerError:
+    """Log the present exception, and return an error that names the log."""
+    _log.error("%s", plain_text(traceback.format_exc(), LONGEST_TRACEBACK))
+    return SteadyWorkerError("This is an error in SteadyWorker: the page's log has its traceback.")
 
 
 class PageLinks(Connections):

@@ -718,6 +718,47 @@ def test_an_action_that_ends_early_shows_how_far_it_came(
 
 
 @ONE
+def test_an_error_in_an_action_on_many_jobs_is_in_both_logs(
+    site: Site,
+    queues: Queues,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for number in range(4):
+        queues.dead(f"k-{number}")
+    begin, begun = DeadJobs.begin_round, list[int]()
+
+    def fails(self: DeadJobs, *arguments: Any, **options: Any) -> bool:
+        begun.append(1)
+        if len(begun) == 3:
+            raise ZeroDivisionError("password=hunter2")
+        return begin(self, *arguments, **options)
+
+    where = site.choose("/choose?state=dead")
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadJobs, "begin_round", fails)
+        text = many(site, where, "replay", eventually)
+    error = "This is an error in SteadyWorker: the page's log has its traceback."
+    assert text.startswith(f"2 of 4 jobs replayed. Then: {error} 2 jobs are as before. Of these, k-2 may be")
+    ((_, what, _, _, detail),) = site.log()
+    assert (what, detail) == ("replay", f"2 of 4 jobs; {error}")
+    assert "ZeroDivisionError: password=***" in caplog.text
+    assert many(site, where, "replay", eventually) == "2 of 4 jobs replayed; 2 jobs had changed before."
+
+
+@ONE
+def test_jobs_that_cannot_change_are_counted_and_named(site: Site, queues: Queues, eventually: Eventually) -> None:
+    queues.job("kept", interrupt)
+    queues.job("lost", interrupt, keep=False)
+    where = site.choose("/choose")
+    address = site.post(site.form(where, "retry-all")).headers["location"]
+    assert ended(site, address, eventually) == "1 of 2 jobs sent again; 1 job could not change."
+    assert "lost has no message in the ledger: send the same message again" in site.get(address).words
+    assert [detail for *_, detail in site.log()] == ["1 of 2 jobs; 1 could not change"]
+
+
+@ONE
 def test_an_action_that_takes_long_shows_its_result_later(
     site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
