@@ -55,7 +55,7 @@ MOST_ACTIONS = 200
 """The number of actions on their page."""
 
 _LONGEST_NAME = 300
-_LARGEST_FORM = _LONGEST_TRACEBACK = 16 << 10
+_LARGEST_FORM = 16 << 10
 _FORM = "application/x-www-form-urlencoded"
 _ASSETS = {"css": "text/css", "js": "text/javascript"}
 _TITLES = {
@@ -273,6 +273,8 @@ class _Pages:
         """Choose the jobs that fit the filter of the address, and lead to their page; this changes nothing in the ledger."""
         if self._doing is None:
             raise HTTPException(HTTPStatus.FORBIDDEN, _READ_ONLY)
+        if request.headers.get("sec-fetch-site") == "cross-site":  # it could replace the choices of people
+            raise HTTPException(HTTPStatus.FORBIDDEN, "Another site leads here. Choose the jobs on this page.")
         asked, (namespace, queue) = request.query_params, self._chosen(request)
         state, when = asked.get("state", ""), asked.get("when", "")
         kind, cause, text = (asked.get(name, "").strip()[:LONGEST_TEXT] for name in ("kind", "cause", "text"))
@@ -319,7 +321,7 @@ class _Pages:
         except HTTPException:
             raise
         except Exception:  # noqa: BLE001 - one page fails, and the others go on
-            _log.error("%s", plain_text(traceback.format_exc(), _LONGEST_TRACEBACK))
+            _log.error("%s", plain_text(traceback.format_exc(limit=-6)))  # a long text is cut at its end
             return self._failed(
                 request,
                 HTTPStatus.INTERNAL_SERVER_ERROR,

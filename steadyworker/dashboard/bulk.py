@@ -55,9 +55,6 @@ LAST_JOB = 10.0
 NEEDS_BROKER = ("retry", "reschedule", "replay", "restart", "drop")
 """The actions that need the broker."""
 
-LONGEST_TRACEBACK = 16 << 10
-"""The largest number of characters of a traceback in the log."""
-
 _ON_LETTERS = ("replay", "restart", "drop")
 _AWAY = (BrokerUnavailable, LedgerUnavailable, PublishFailed, Unsettled)
 _CHANGED = "has changed since"
@@ -399,7 +396,7 @@ class _QueuePart:
 
 def _logged_error() -> SteadyWorkerError:
     """Log the present exception, and return an error that names the log."""
-    _log.error("%s", plain_text(traceback.format_exc(), LONGEST_TRACEBACK))
+    _log.error("%s", plain_text(traceback.format_exc(limit=-6)))
     return SteadyWorkerError("This is an error in SteadyWorker: the page's log has its traceback.")
 
 

@@ -19,7 +19,7 @@ from steadyworker.backends.connections import job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
-from steadyworker.dashboard.bulk import LONGEST_TRACEBACK, NEEDS_BROKER, Bulk, BulkOrder, PageLinks
+from steadyworker.dashboard.bulk import NEEDS_BROKER, Bulk, BulkOrder, PageLinks
 from steadyworker.dashboard.chosen import Choice, Choices, Filter, seen_of_job
 from steadyworker.dashboard.forms import (
     MOST_UNTYPED,
@@ -90,7 +90,7 @@ class Doing:
         except SteadyWorkerError as error:
             result = ActionResult("error", redact(f"{error}"))
         except Exception:  # noqa: BLE001 - one action fails, and the page goes on
-            _log.error("%s", plain_text(traceback.format_exc(), LONGEST_TRACEBACK))
+            _log.error("%s", plain_text(traceback.format_exc(limit=-6)))
             text = "This is an error in SteadyWorker: the log of `steadyworker dashboard` has its traceback. Look at the page for what was done."
             result = ActionResult("error", text)
         if result is not None:

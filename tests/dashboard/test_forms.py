@@ -837,6 +837,30 @@ def test_a_stopped_page_ends_an_action_after_its_present_letter(
 
 
 @ONE
+def test_another_site_cannot_replace_the_choices_of_people(site: Site, queues: Queues) -> None:
+    queues.dead("k-1")
+    site.headers = {"sec_fetch_site": "cross-site"}
+    assert site.get("/choose").status == 403
+    for value in ("same-origin", "none", "same-site"):
+        site.headers = {"sec_fetch_site": value}
+        assert site.get("/choose").status == 303
+
+
+@ONE
+def test_the_choices_that_are_kept_have_a_limit(site: Site, queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.chosen.MOST_KEPT", 4)
+    monkeypatch.setattr("steadyworker.dashboard.chosen.MOST_CHOSEN", 1)
+    queues.dead("k-1")
+    queues.dead("k-2")
+    first, second, third = (site.choose("/choose") for _ in range(3))
+    assert "This choice is not kept any more" in site.get(first).words
+    for where in (second, third):
+        assert "More jobs fit. These are the newest 1" in site.get(where).words
+    assert site.post(f"drop-all {first.rpartition('/')[2]} x").status == 303
+    assert site.log() == []
+
+
+@ONE
 def test_the_choice_of_another_person_needs_a_form_of_ones_own(
     options: Options, queues: Queues, eventually: Eventually
 ) -> None:
