@@ -7,18 +7,21 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable
 from hmac import compare_digest
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steadyworker.clock import Times
+from steadyworker.config.resolve import load
 from steadyworker.dashboard.access import Access, RefusedRequest, Visitor, checked_access
-from steadyworker.dashboard.application import application
+from steadyworker.dashboard.application import app, application
 from steadyworker.errors import ConfigError
 from steadyworker.system.person import who
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.dashboard.kit import Answered, request
+from tests.support.ledgers import make_ledger
 
 TOKEN = "a-token-of-many-characters"
 ADDRESSES = (
@@ -35,8 +38,8 @@ ADDRESSES = (
 
 
 def asked(access: Access | None = None, path: str = "/", **values: Any) -> Answered:
-    app = application(MemoryLedger(FakeClock(), Times()), access or checked_access(), clock=FakeClock())
-    return request(app, path, **values)
+    page = application(MemoryLedger(FakeClock(), Times()), access or checked_access(), clock=FakeClock())
+    return request(page, path, **values)
 
 
 def basic(user: str, password: str) -> str:
@@ -178,6 +181,15 @@ def test_actions_need_a_rule_that_identifies_people(values: dict[str, Any]) -> N
         checked_access(acting=True)
 
 
+def test_the_application_has_no_actions_without_such_a_rule(tmp_path: Path) -> None:
+    make_ledger(load({"state_dir": str(tmp_path)}, {}, tmp_path))
+    ledger = f"sqlite:{tmp_path}/ledger.db"
+    with pytest.raises(ConfigError, match="for actions, got none"):
+        app(ledger=ledger, allow_actions=True)
+    assert request(app(ledger=ledger, allow_actions=True, token=TOKEN)).status == 401
+    assert request(app(ledger=ledger)).status == 200
+
+
 def visitor(access: Access, client: str = "127.0.0.1", **headers: str) -> Visitor | RefusedRequest:
     named = {"host": "localhost", **headers}
     raw = [(name.replace("_", "-").encode(), text.encode()) for name, text in named.items()]
@@ -283,7 +295,7 @@ def test_a_long_query_is_refused() -> None:
 
 
 def test_a_websocket_is_refused() -> None:
-    app = application(MemoryLedger(FakeClock(), Times()), checked_access(), clock=FakeClock())
+    page = application(MemoryLedger(FakeClock(), Times()), checked_access(), clock=FakeClock())
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
@@ -292,5 +304,5 @@ def test_a_websocket_is_refused() -> None:
     async def send(message: dict[str, object]) -> None:
         sent.append(message)
 
-    asyncio.run(app({"type": "websocket", "path": "/", "headers": []}, receive, send))  # type: ignore[arg-type]
+    asyncio.run(page({"type": "websocket", "path": "/", "headers": []}, receive, send))  # type: ignore[arg-type]
     assert sent == [{"type": "websocket.close", "code": 1008}]
