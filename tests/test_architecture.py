@@ -99,9 +99,12 @@ WINGS: dict[str, Wing] = {
     "dashboard/": Wing(
         floors=3, also=("pages/", "backends/opening.py", "backends/waiting.py", "dashboard/doing.py"), seen_from=10
     ),
+    "dashboard/bulk.py": Wing(
+        floors=3, also=("dashboard/", "pages/", "actions/", "backends/connections.py"), seen_from=10
+    ),
     "dashboard/doing.py": Wing(
         floors=3, also=("dashboard/", "pages/", "actions/", "backends/connections.py"), seen_from=10
-    ),  # the only file that writes
+    ),  # the only files that write
     "dashboard/cli/": Wing(floors=8, also=("dashboard/",), seen_from=10),
     "dashboard/top/": Wing(floors=8, also=("dashboard/",), seen_from=10),  # the command line's tables, and its actions
     "network/": Wing(floors=2, seen_from=10),  # what adapters for brokers on a network share; the core never imports it

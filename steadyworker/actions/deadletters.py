@@ -190,6 +190,7 @@ class DeadLetterQueue:
         delay: float = 0.0,
         comes_in: float = 0.0,
         each: Callable[[Replayed], None] = lambda _: None,
+        skip: Callable[[DeadLetter], bool] = lambda _: False,
     ) -> list[Replayed]:
         """
         Put dead letters (all, or only the letters of these keys) back into the work queue, in the next round, with counters at zero.
@@ -197,6 +198,7 @@ class DeadLetterQueue:
         If the letter of a key is gone, the ledger's copy goes to the work queue.
         Without keys, `replay` does so only if `gone` is true.
         Only letters for which `where` returns True count; `where` receives a letter without its body.
+        `replay` calls `skip` with a letter directly before its first change; a letter for which `skip` returns True stays.
         The new round starts from the old round's checkpoint; `from_start` deletes this checkpoint first.
         The new round is due in `delay` seconds; a broker with delay levels delivers its message in `comes_in` seconds.
         `replay` calls `each` with every letter, without its body, after the letter is published, confirmed and removed.
@@ -230,6 +232,8 @@ class DeadLetterQueue:
             none: list[Delivery] = []
             kept = ((letter, none) for letter in self._chosen_kept(keys, where, gone=gone))
             for letter, deliveries in chain(here, kept):
+                if skip(letter):
+                    continue
                 message, result = self._again(letter)
                 if delay > 0:
                     message = replace(message, to=Target.LATER, delay=delay)
@@ -255,12 +259,14 @@ class DeadLetterQueue:
         where: Callable[[DeadLetter], bool] = lambda _: True,
         gone: bool = False,
         each: Callable[[DeadLetter], None] = lambda _: None,
+        skip: Callable[[DeadLetter], bool] = lambda _: False,
     ) -> list[DeadLetter]:
         """
         Remove dead letters (all, or only the letters of these keys) for good.
 
         `drop` also deletes the ledger's records of their jobs, and the ledger's copies of the messages.
         Only letters for which `where` returns True count.
+        `drop` calls `skip` with a letter directly before its removal; a letter for which `skip` returns True stays.
         `drop` includes jobs whose letter is gone, if `gone` is true, or if `keys` name these jobs.
         `drop` calls `each` with every letter, without its body, after the removal of the letter; the key is then free again.
 
@@ -270,13 +276,18 @@ class DeadLetterQueue:
         """
         with self._opened(keys, None) as (held, found):
             chosen = self._shown(found, keys, where)
+            dropped = []
             for letter, deliveries, _ in chosen:
+                if skip(letter):
+                    continue
                 for delivery in deliveries:
                     held.drop(delivery)
                 self._jobs.forget(letter)
+                dropped.append(letter)
                 each(letter)
-            dropped = [copies.letter for copies in chosen]
             for letter in self._chosen_kept(keys, where, gone=gone):
+                if skip(letter):
+                    continue
                 self._jobs.forget(letter)
                 dropped.append(replace(letter, body=b""))
                 each(dropped[-1])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from steadyworker.actions.report import ActionReport, Each, Handled, QueueActions, no_report
+from steadyworker.actions.report import ActionReport, Each, Handled, QueueActions, Unless, never, no_report
 from steadyworker.adapter import Adapter, Delays, OutgoingMessage, Target
 from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Ledger, Progress, Row, State
 from steadyworker.ledger.rules import EARLY
@@ -73,16 +73,16 @@ class JobActions(QueueActions):
         wanted = JobFilter(self._links.namespace(self._queue, bind=False), self._queue.name, UNFINISHED)
         return [row for row, progress in self._ledger.jobs(wanted) if choice.fits(row, progress)]
 
-    def cancel(self, ids: Sequence[JobId], reason: str, each: Each = no_report) -> ActionReport:
+    def cancel(self, ids: Sequence[JobId], reason: str, each: Each = no_report, unless: Unless = never) -> ActionReport:
         """Cancel these jobs, as `Client.cancel` does."""
 
         def one(id: JobId) -> Handled:
             before = cancelled(self._ledger, id, reason)
             return Handled(id.key, before, f"is already {before}" if before in _ENDED else "")
 
-        return self._handle("cancel", ids, one, each, reason)
+        return self._handle("cancel", ids, one, each, unless, reason)
 
-    def undo(self, ids: Sequence[JobId], each: Each = no_report) -> ActionReport:
+    def undo(self, ids: Sequence[JobId], each: Each = no_report, unless: Unless = never) -> ActionReport:
         """
         Remove the cancel marks of these jobs.
 
@@ -96,9 +96,9 @@ class JobActions(QueueActions):
             row = self._ledger.read(id)
             return Handled(id.key, row.job_state if row else None, _why_marked(row))
 
-        return self._handle("undo cancel", ids, one, each)
+        return self._handle("undo cancel", ids, one, each, unless)
 
-    def retry(self, ids: Sequence[JobId], each: Each = no_report) -> ActionReport:
+    def retry(self, ids: Sequence[JobId], each: Each = no_report, unless: Unless = never) -> ActionReport:
         """
         Send the messages of these unfinished jobs again, from the ledger's copies, so that the jobs run now.
 
@@ -120,9 +120,11 @@ class JobActions(QueueActions):
                     return moved
             return Handled(id.key, None, _CHANGES)
 
-        return self._handle("retry", ids, one, each)
+        return self._handle("retry", ids, one, each, unless)
 
-    def reschedule(self, ids: Sequence[JobId], delay: float, each: Each = no_report) -> ActionReport:
+    def reschedule(
+        self, ids: Sequence[JobId], delay: float, each: Each = no_report, unless: Unless = never
+    ) -> ActionReport:
         """
         Set a new time for these jobs, which wait for a retry: they run in `delay` seconds.
 
@@ -146,7 +148,7 @@ class JobActions(QueueActions):
                     return moved
             return Handled(id.key, None, _CHANGES)
 
-        return self._handle("reschedule", ids, one, each, f"in {delay:g} s")
+        return self._handle("reschedule", ids, one, each, unless, f"in {delay:g} s")
 
     @property
     def _ledger(self) -> Ledger:

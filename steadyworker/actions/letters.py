@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
-from steadyworker.actions.report import ActionReport, Handled, QueueActions
+from steadyworker.actions.report import ActionReport, Handled, QueueActions, Unless, never
 from steadyworker.adapter import Delays
 from steadyworker.errors import SteadyWorkerError
+from steadyworker.ledger.base import JobId
 from steadyworker.runner.letters import DeadLetter
 from steadyworker.runner.planning import comes_in
 
@@ -89,6 +90,7 @@ class LetterActions(QueueActions):
         from_start: bool = False,
         delay: float = 0.0,
         each: Callable[[Replayed], None] = lambda _: None,
+        unless: Unless = never,
     ) -> ActionReport:
         """
         Replay dead letters, as `DeadLetterQueue.replay` does: the letters of these keys, the letters that `chosen` returned, or all.
@@ -119,6 +121,7 @@ class LetterActions(QueueActions):
                 delay=delay,
                 comes_in=comes_in(delay, capabilities),
                 each=one,
+                skip=self._skips(handled, unless),
             )
         except SteadyWorkerError as caught:
             if not handled:
@@ -137,6 +140,7 @@ class LetterActions(QueueActions):
         rounds: Mapping[str, int] | None = None,
         gone: bool = False,
         each: Callable[[DeadLetter], None] = lambda _: None,
+        unless: Unless = never,
     ) -> ActionReport:
         """
         Drop dead letters, as `DeadLetterQueue.drop` does: the letters of these keys, the letters that `chosen` returned, or all; `rounds` is that of `replay`.
@@ -151,12 +155,24 @@ class LetterActions(QueueActions):
 
         error: SteadyWorkerError | None = None
         try:
-            letters.drop(keys, where=_among(chosen, rounds), gone=gone, each=one)
+            letters.drop(keys, where=_among(chosen, rounds), gone=gone, each=one, skip=self._skips(handled, unless))
         except SteadyWorkerError as caught:
             if not handled:
                 raise
             error = caught
         return self._reported("drop", letters.selected, handled, error, "")
+
+    def _skips(self, handled: list[Handled], unless: Unless) -> Callable[[DeadLetter], bool]:
+        """Return the condition that an action leaves a letter out; it adds the reason to `handled`."""
+        namespace = self._links.namespace(self._queue, bind=False)
+
+        def skips(letter: DeadLetter) -> bool:
+            problem = unless(JobId(namespace, self._queue.name, letter.key, letter.round))
+            if problem:
+                handled.append(Handled(letter.key, None, problem))
+            return bool(problem)
+
+        return skips
 
 
 def _among(

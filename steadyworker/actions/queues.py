@@ -42,13 +42,13 @@ class PauseActions(QueueActions):
         """
         text = plain_text(reason)
         self._links.ledger().facts.pause(self._links.namespace(self._queue), self._queue.name, self._who, text)
-        return OnQueue(changed=True, unlogged=self._record("pause", detail=reason))
+        return OnQueue(changed=True, unlogged=self.record("pause", detail=reason))
 
     def resume(self) -> OnQueue:
         """End the pause of the queue."""
         if not self._links.ledger().facts.resume(self._links.namespace(self._queue, bind=False), self._queue.name):
             return OnQueue(changed=False)
-        return OnQueue(changed=True, unlogged=self._record("resume"))
+        return OnQueue(changed=True, unlogged=self.record("resume"))
 
     def present(self) -> Pause | None:
         """Return the pause of the queue, or None if it is not paused."""
@@ -74,7 +74,7 @@ class PauseActions(QueueActions):
         purger = self._purger()
         self._links.namespace(self._queue)
         count = purger.purge()
-        return OnQueue(changed=count > 0, count=count, unlogged=self._record("purge", count=count))
+        return OnQueue(changed=count > 0, count=count, unlogged=self.record("purge", count=count))
 
     def _purger(self) -> Purges:
         adapter = self._links.adapter(self._queue)

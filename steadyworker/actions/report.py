@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
+from steadyworker.ledger.base import JobId
 from steadyworker.ledger.facts import MOST_KEYS, Action
 from steadyworker.outcome import JobState
 from steadyworker.system import person
 from steadyworker.text.plain_text import plain_text
-
-Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,20 @@ class Handled:
 
 Each = Callable[[Handled], None]
 """A function that an action calls after each job; it can show progress."""
+
+
+Unless = Callable[[JobId], str]
+"""
+A function that an action calls directly before each job.
+
+It returns why the action leaves this job out, as a clause whose subject is the job; an empty text lets the action go on.
+If it raises a SteadyWorkerError, the action ends before this job.
+"""
+
+
+def never(_: JobId) -> str:
+    """Leave no job out; this is the default of an action's parameter `unless`."""
+    return ""
 
 
 def no_report(_: Handled) -> None:
@@ -79,19 +91,22 @@ class QueueActions:
         links: The connections to broker and ledger.
         queue: The queue.
         who: The person who acts; by default the user of this process and its host, as `user@host`.
+        logs: False if the caller calls `record` itself, once for several actions.
     """
 
-    def __init__(self, links: Connections, queue: JobQueue, who: str = "") -> None:
+    def __init__(self, links: Connections, queue: JobQueue, who: str = "", *, logs: bool = True) -> None:
         self._links = links
         self._queue = queue
         self._who = who or person.who()
+        self._logs = logs
 
     def _handle(
         self,
         what: str,
-        chosen: Sequence[Chosen],
-        handle: Callable[[Chosen], Handled],
+        chosen: Sequence[JobId],
+        handle: Callable[[JobId], Handled],
         each: Each,
+        unless: Unless,
         detail: str = "",
     ) -> ActionReport:
         """Handle one job after the other, until an error; then log the action, and return the report."""
@@ -99,7 +114,8 @@ class QueueActions:
         error: SteadyWorkerError | None = None
         try:
             for one in chosen:
-                handled.append(handle(one))
+                problem = unless(one)
+                handled.append(Handled(one.key, None, problem) if problem else handle(one))
                 each(handled[-1])
         except SteadyWorkerError as caught:
             error = caught
@@ -110,11 +126,11 @@ class QueueActions:
     ) -> ActionReport:
         report = ActionReport(chosen, handled, error)
         keys = [each.key for each in report.changed]
-        if not keys:
+        if not keys or not self._logs:
             return report
-        return ActionReport(chosen, handled, error, self._record(what, keys, len(keys), detail))
+        return ActionReport(chosen, handled, error, self.record(what, keys, len(keys), detail))
 
-    def _record(self, what: str, keys: Iterable[str] = (), count: int = 0, detail: str = "") -> str:
+    def record(self, what: str, keys: Iterable[str] = (), count: int = 0, detail: str = "") -> str:
         """Write an entry to the log of actions; return why it could not be written, or an empty text."""
         named = tuple(keys)[:MOST_KEYS]
         namespace = self._links.namespace(self._queue)

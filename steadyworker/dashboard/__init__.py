@@ -9,7 +9,7 @@ The page: what runs, what waits, which worker processes live, and the story of e
 
 A page only reads the ledger, by a bounded number of queries, and waits for no broker.
 If the settings name the broker, the process asks it in the background what waits in its queues.
-Only actions write, and only with `--allow-actions`: they are the actions of the command line.
+Only actions write, and only with `--allow-actions` and for people who have logged in: they are the actions of the command line.
 It needs the extra `dashboard`: Starlette, Jinja2 and uvicorn.
 These three are small, widely used and typed; a web framework with forms, sessions and models has nothing to do here.
 
@@ -22,7 +22,9 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `asking.py` | questions to the broker, in the background |
 | `addresses.py` | the address of a job |
 | `forms.py` | the actions that a page offers, and the seals of their forms |
+| `chosen.py` | the jobs that a person has chosen by a filter |
 | `doing.py` | the actions |
+| `bulk.py` | an action on many jobs, in the background |
 | `failures.py` | failed jobs in groups of one cause |
 | `running.py`, `queues.py`, `workers.py`, `warned.py`, `job.py` | the content of each page, as values |
 | `exported.py` | the export of a job, as the ledger has it |

@@ -1,7 +1,7 @@
 """
 Which requests the page allows, and the headers of each response.
 
-Without a token and without a proxy that names the user, only clients on this machine are allowed.
+Without a token and without a proxy that names the user, only clients on this machine are allowed, and there are no actions.
 The header `Host` must be in a list, so that a page of another site cannot read this page by DNS rebinding.
 No response may be stored, framed, or load anything that did not come from this process.
 """
@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from itertools import takewhile
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from steadyworker.dashboard.csrf import SAFE, refused_as_foreign
 from steadyworker.errors import ConfigError
+from steadyworker.system import person
 from steadyworker.text.plain_text import plain_text, printable
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -60,6 +62,25 @@ class RefusedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Visitor:
+    """
+    The person of a request.
+
+    Attributes:
+        name: The name that the person's login, proxy or application gave; empty without one.
+        address: Where the request came from; behind a listed proxy, the address that the proxy forwarded.
+    """
+
+    name: str
+    address: str
+
+    @property
+    def who(self) -> str:
+        """The person in the log of actions; without a name, the user of this process."""
+        return f"{self.name or person.who()} from {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """
     The rules.
@@ -84,8 +105,8 @@ class Access:
         """True if a request from another machine can be allowed."""
         return self.token is not None or self.user_header is not None or self.behind_login
 
-    def judge(self, scope: Scope) -> RefusedRequest | str:
-        """Return why this request is refused, or the name of its user, which can be empty."""
+    def judge(self, scope: Scope) -> RefusedRequest | Visitor:
+        """Return why this request is refused, or its person."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or _name_of(hosts[0]) not in self.hosts:
@@ -107,26 +128,34 @@ class Access:
             return RefusedRequest(HTTPStatus.FORBIDDEN, printable(plain_text(why)))
         return user
 
-    def _user(self, scope: Scope, headers: Headers) -> RefusedRequest | str:
-        """Return the name of the authenticated user, or why the request is refused."""
-        if self.behind_login:
-            # Starlette's AuthenticationMiddleware sets this user.
-            return plain_text(str(getattr(scope.get("user"), "display_name", "")), _LONGEST_NAME)
+    def _user(self, scope: Scope, headers: Headers) -> RefusedRequest | Visitor:
+        """Return the authenticated person, or why the request is refused."""
         peer = scope["client"][0] if scope.get("client") else ""
+        address = "this machine" if _is_loopback(peer) else plain_text(peer, _LONGEST_NAME) or "an unknown address"
+        if self.behind_login:
+            name = getattr(scope.get("user"), "display_name", "")  # of Starlette's authentication
+            return Visitor(plain_text(str(name), _LONGEST_NAME), address)
         if self.user_header is not None and _is_in(peer, self.peers):
-            return self._user_of_proxy(self.user_header, headers)
+            named = self._user_of_proxy(self.user_header, headers)
+            return named if isinstance(named, RefusedRequest) else Visitor(named, self._forwarded(headers) or address)
         if self.token is not None:
             user = _user_with(self.token, headers.getlist("authorization"))
             text = "Expected the token: as the password of a login, or as Authorization: Bearer."
-            return RefusedRequest(HTTPStatus.UNAUTHORIZED, text) if user is None else user
+            return RefusedRequest(HTTPStatus.UNAUTHORIZED, text) if user is None else Visitor(user, address)
         if self.user_header is None and _is_loopback(peer) and not any(name in headers for name in _FORWARDED):
-            return ""
+            return Visitor("", address)
         expected = "this machine" if self.user_header is None else "a listed proxy (--trusted-peer)"
         return RefusedRequest(
             HTTPStatus.FORBIDDEN,
             f"Expected a request from {expected}, got one from elsewhere or through a proxy: "
             "set --token-file, or --user-header with --trusted-peer.",
         )
+
+    def _forwarded(self, headers: Headers) -> str:
+        """Return the last address in `X-Forwarded-For` that is no listed proxy, or else the first; clients can write those before it."""
+        named = [text.strip() for text in ",".join(headers.getlist("x-forwarded-for")).split(",")]
+        valid = list(takewhile(_is_address, reversed(named)))
+        return next((each for each in valid if not _is_in(each, self.peers)), valid[-1] if valid else "")
 
     def _user_of_proxy(self, header: str, headers: Headers) -> RefusedRequest | str:
         named = headers.getlist(header)
@@ -143,8 +172,14 @@ def checked_access(
     peers: Iterable[str] = (),
     *,
     behind_login: bool = False,
+    acting: bool = False,
 ) -> Access:
-    """Return the rules with these values; raise ConfigError for a short token, a wrong address, or a header without peers."""
+    """
+    Return the rules with these values.
+
+    Raises ConfigError for a short token, a wrong address, a header without peers, or actions without a token, a proxy or a login:
+    a proxy on this machine that adds no header would let everyone act.
+    """
     if token is not None and (len(token) < LEAST_TOKEN or not token.isascii()):
         raise ConfigError(
             f"Expected a token of at least {LEAST_TOKEN} ASCII characters, got {len(token)} characters: "
@@ -161,7 +196,10 @@ def checked_access(
     if (user_header is None) != (not networks):
         raise ConfigError("Expected --user-header and --trusted-peer together, got one of them.")
     names = frozenset((*LOOPBACK_NAMES, *(_name_of(host) for host in hosts)))
-    return Access(names, token, user_header, networks, behind_login)
+    access = Access(names, token, user_header, networks, behind_login)
+    if acting and not access.authenticates:
+        raise ConfigError("Expected a token, a proxy that names the user, or a login for actions, got none: set one.")
+    return access
 
 
 class PageGuard:
@@ -193,7 +231,7 @@ class PageGuard:
                 headers["WWW-Authenticate"] = 'Basic realm="steadyworker", charset="UTF-8"'
             await PlainTextResponse(f"{judged.text}\n", judged.status, headers)(scope, receive, send_with_headers)
             return
-        state: dict[str, Any] = {**scope.get("state", {}), "nonce": nonce, "user": judged}
+        state: dict[str, Any] = {**scope.get("state", {}), "nonce": nonce, "visitor": judged}
         await self._app({**scope, "state": state}, receive, send_with_headers)
 
 
@@ -213,9 +251,10 @@ def _name_of(host: str) -> str:
     """Return the name in a header `Host`, in lower case, without the port."""
     name = host.strip().lower()
     if name.startswith("["):
-        return name[1 : name.find("]")]
+        inside, _, after = name[1:].partition("]")
+        return inside if not after or (after[0] == ":" and after[1:].isdecimal()) else name
     before, colon, port = name.rpartition(":")
-    if colon and port.isdigit() and ":" not in before:
+    if colon and port.isdecimal() and ":" not in before:
         name = before
     return name.removesuffix(".")
 
@@ -243,6 +282,14 @@ def _is_in(peer: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
     except ValueError:
         return False
     return any(address in network for network in networks)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(peer: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, move_on_after, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
@@ -28,6 +29,7 @@ from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.asking import BrokerAsker
+from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, Filter, cause_of
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 THREADS, ACTING = 4, 2
 """The numbers of pages that are read and drawn, and of actions, at the same time; others wait."""
 
+PROMPT = 5.0
+"""Seconds in which an action usually ends; after them, its page shows that it goes on."""
+
 MOST_ACTIONS = 200
 """The number of actions on their page."""
 
@@ -63,8 +68,12 @@ _TITLES = {
     "warnings": "Warnings",
     "job": "A job",
     "actions": "Log of actions",
+    "chosen": "Chosen jobs",
+    "doing": "An action on many jobs",
 }
 """The titles of pages; no title has a name that a sender or a handler chose, because browsers keep titles."""
+
+_READ_ONLY = "Nothing was done. `steadyworker dashboard --allow-actions` offers actions."
 
 _log = logging.getLogger(__name__)
 
@@ -95,16 +104,17 @@ def app(
         peers: The addresses of these proxies, such as `10.0.0.0/24`.
         behind_login: Your application has authenticated each request; the page then checks only the host and the origin.
         allow_actions: Offer actions: who may see the page may cancel and retry jobs, pause queues, and quiet worker processes.
+            They need `token`, `user_header` or `behind_login`, because a proxy on this machine can let everyone in.
             The forms serve only in the process that drew them, so serve the page from one process.
         broker: The URL of the broker, for its numbers and for actions that send a message; by default, the setting `broker`.
             If neither names a broker, the page shows only the numbers that worker processes have recorded.
 
     Raises:
-        ConfigError: A value is invalid, or the URL names no ledger.
+        ConfigError: A value is invalid, the URL names no ledger, or there are actions without a token, a proxy or a login.
     """
     named = (("ledger", ledger), ("namespace", namespace), ("broker", broker))
     options = load({name: value for name, value in named if value is not None}, os.environ, Path.cwd(), None)
-    access = checked_access(hosts, token, user_header, peers, behind_login=behind_login)
+    access = checked_access(hosts, token, user_header, peers, behind_login=behind_login, acting=allow_actions)
     opened = open_ledger(options)
     clock = SystemClock()
     asker = None
@@ -139,7 +149,7 @@ def application(
     async def life(_app: Starlette) -> AsyncIterator[None]:
         yield
         if doing is not None:
-            await to_thread.run_sync(doing.close)
+            await to_thread.run_sync(doing.bulk.close)
         if asker is not None:
             await to_thread.run_sync(asker.close)
         ledger.close()
@@ -152,6 +162,9 @@ def application(
         Route("/job/{rest:path}", page.endpoint(page.job), name="job"),
         Route("/warnings", page.endpoint(page.warnings), name="warnings"),
         Route("/actions", page.endpoint(page.actions), name="actions"),
+        Route("/choose", page.endpoint(page.choose), name="choose"),
+        Route("/chosen/{name}", page.endpoint(page.chosen), name="chosen"),
+        Route("/doing/{name}", page.endpoint(page.doing), name="doing"),
         Route("/act", page.act, name="act", methods=["POST"]),
         Route("/assets/{name}", page.asset, name="asset"),
     ]
@@ -188,6 +201,7 @@ class _Pages:
             self._assets[names[ending]] = (content, kind)
         self._templates.globals |= {
             "assets": names,
+            "cause_of": cause_of,
             "job_path": job_path,
             "most_actions": MOST_ACTIONS,
             "longest_reason": LONGEST_REASON,
@@ -256,7 +270,7 @@ class _Pages:
                 request,
                 HTTPStatus.FORBIDDEN,
                 "This page is read only",
-                "Nothing was done. `steadyworker dashboard --allow-actions` offers actions.",
+                _READ_ONLY,
             )
         if self._acting is None:
             self._acting = CapacityLimiter(ACTING)
@@ -264,13 +278,48 @@ class _Pages:
         if wanted is None or (wanted.namespace is not None and self._namespace not in (None, wanted.namespace)):
             text = "Nothing was done: no form of this page sends this."
             return self._failed(request, HTTPStatus.BAD_REQUEST, "This is no form of this page", text)
-        user = request.scope["state"]["user"]
-        name = await to_thread.run_sync(self._doing.act, wanted, user, limiter=self._acting)
+        visitor = request.scope["state"]["visitor"]
+        name, where = secrets.token_urlsafe(9), ""
+        with move_on_after(PROMPT):
+            where = await to_thread.run_sync(
+                self._doing.act, wanted, visitor, name, limiter=self._acting, abandon_on_cancel=True
+            )
+        where = where or self._doing.give_up(wanted, name)
         self._reader.read_again()
-        root = quote(request.scope.get("root_path", ""), safe="/-_.~")
-        return RedirectResponse(f"{root}{wanted.path}?did={name}", HTTPStatus.SEE_OTHER)
+        return RedirectResponse(f"{_root(request)}{where}", HTTPStatus.SEE_OTHER)
 
-    def endpoint(self, draw: Callable[[Request], Drawn]) -> Callable[[Request], Any]:
+    def choose(self, request: Request) -> Response:
+        """Choose the jobs that fit the filter of the address, and lead to their page; this changes nothing in the ledger."""
+        if self._doing is None:
+            raise HTTPException(HTTPStatus.FORBIDDEN, _READ_ONLY)
+        if request.headers.get("sec-fetch-site") == "cross-site":  # it could replace the choices of people
+            raise HTTPException(HTTPStatus.FORBIDDEN, "Another site leads here. Choose the jobs on this page.")
+        asked, (namespace, queue) = request.query_params, self._chosen(request)
+        state, when = asked.get("state", ""), asked.get("when", "")
+        kind, cause, text = (asked.get(name, "").strip()[:LONGEST_TEXT] for name in ("kind", "cause", "text"))
+        state, when = state if state in STATES_TO_CHOOSE else "", when if when in WHEN else ""
+        choice = self._doing.choose(Filter(namespace, queue, state, kind, cause, when, text))
+        return RedirectResponse(f"{_root(request)}/chosen/{choice.name}", HTTPStatus.SEE_OTHER)
+
+    def chosen(self, request: Request) -> Response:
+        choice = self._doing.choice(request.path_params["name"]) if self._doing is not None else None
+        if choice is None:
+            raise HTTPException(
+                HTTPStatus.NOT_FOUND,
+                "This choice is not kept any more: choose the jobs again, from the failures or the running jobs.",
+            )
+        return self._html(request, HTTPStatus.OK, "chosen.html", None, choice=choice, states=STATES_TO_CHOOSE)
+
+    def doing(self, request: Request) -> Response:
+        work = self._doing.bulk.work(request.path_params["name"]) if self._doing is not None else None
+        if work is None:
+            raise HTTPException(
+                HTTPStatus.NOT_FOUND,
+                "This process remembers no such action: the log of actions has what was done.",
+            )
+        return self._html(request, HTTPStatus.OK, "doing.html", None, work=work)
+
+    def endpoint(self, draw: Callable[[Request], Drawn | Response]) -> Callable[[Request], Any]:
         """Return the endpoint that draws a page in a thread; a failure is a page, too."""
 
         async def endpoint(request: Request) -> Response:
@@ -280,9 +329,10 @@ class _Pages:
 
         return endpoint
 
-    def _respond(self, draw: Callable[[Request], Drawn], request: Request) -> Response:
+    def _respond(self, draw: Callable[[Request], Drawn | Response], request: Request) -> Response:
         try:
-            return self._html(request, HTTPStatus.OK, *draw(request))
+            drawn = draw(request)
+            return drawn if isinstance(drawn, Response) else self._html(request, HTTPStatus.OK, *drawn)
         except (LedgerUnavailable, ConfigError) as error:
             return self._failed(
                 request, HTTPStatus.SERVICE_UNAVAILABLE, "The ledger cannot be read", plain_text(str(error))
@@ -290,7 +340,7 @@ class _Pages:
         except HTTPException:
             raise
         except Exception:  # noqa: BLE001 - one page fails, and the others go on
-            _log.error("%s", plain_text(traceback.format_exc()))
+            _log.error("%s", plain_text(traceback.format_exc(limit=-6)))  # a long text is cut at its end
             return self._failed(
                 request,
                 HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -320,13 +370,14 @@ class _Pages:
         self, request: Request, status: HTTPStatus, template: str, page: ReadPage[Any] | None, **values: Any
     ) -> Response:
         name = template.removesuffix(".html")
-        now, user, doing = self._reader.now(), request.scope["state"]["user"], self._doing
+        now, user, doing = self._reader.now(), request.scope["state"]["visitor"].name, self._doing
         did = request.query_params.get("did", "")
         html = self._templates.get_template(template).render(
-            root=quote(request.scope.get("root_path", ""), safe="/-_.~"),
+            root=_root(request),
             nonce=request.scope["state"]["nonce"],
             user=user,
             forms=None if doing is None else Forms(doing.seals, user, doing.waits),
+            works=doing.bulk.under_way() if doing is not None else (),
             result=doing.seals.result(did) if doing is not None and did else None,
             ledger=self._reader.url,
             broker=None if self._asker is None else self._asker.state(),
@@ -340,17 +391,21 @@ class _Pages:
         return Response(html, status, media_type="text/html")
 
 
+def _root(request: Request) -> str:
+    return quote(request.scope.get("root_path", ""), safe="/-_.~")
+
+
 async def _wanted(request: Request) -> AskedAction | None:
     """Return the action that a form asks for; None if the body is too large, or no form."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return None
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _LARGEST_FORM:
-            return None
     try:
+        async for part in request.stream():
+            body += part
+            if len(body) > _LARGEST_FORM:
+                return None
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=10, errors="strict")
         return AskedAction(*(fields.get(name, [""])[0] for name in ("act", "reason", "delay", "number")))
-    except ValueError:  # also UnicodeError
+    except (ValueError, ClientDisconnect):  # also UnicodeError
         return None

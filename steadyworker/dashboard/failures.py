@@ -74,7 +74,6 @@ class FailureGroup(Struct, frozen=True):
         first, last: The times of the first and of the last failure.
         why: The reason of the last failure.
         newest: The last jobs.
-        dead_jobs: All dead jobs of the group that were read, each with the time of its failure.
     """
 
     namespace: str
@@ -88,7 +87,6 @@ class FailureGroup(Struct, frozen=True):
     last: float
     why: str
     newest: Sequence[JobId]
-    dead_jobs: Sequence[tuple[float, JobId]]
 
     @property
     def number(self) -> int:
@@ -117,7 +115,7 @@ def failures_page(once: ReadOnce, now: float, sought: Sought) -> FailuresPage:
 def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence[FailureGroup], bool]:
     """Return all groups of the newest failures, the largest first, and whether there are more failures than were read."""
     ledger = once.as_ledger
-    since, before = _bounds(sought.when, now)
+    since, before = bounds(sought.when, now)
     which = JobFilter(sought.namespace, sought.queue, since=since, grep=sought.text or None)
     rows: list[Row] = []
     more = False
@@ -133,11 +131,13 @@ def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence
         )
         found = [row for row, _ in islice(ledger.jobs(query), MOST_READ + 1)]
         more = more or len(found) > MOST_READ
-        rows += [row for row in found[:MOST_READ] if row.job_state is wanted and (before is None or _at(row) < before)]
+        rows += [
+            row for row in found[:MOST_READ] if row.job_state is wanted and (before is None or failed_at(row) < before)
+        ]
     ends = ledger.facts.tracebacks(tuple(row.id for row in rows)) if rows else {}
     parts: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
-        key = (row.id.namespace, row.id.queue, _kind(row), own_frame(ends.get(row.id, "")))
+        key = (row.id.namespace, row.id.queue, kind_of(row), own_frame(ends.get(row.id, "")))
         parts.setdefault(key, []).append(row)
     groups = [_group(*key, found) for key, found in parts.items()]
     groups.sort(key=lambda group: (-group.dead, -group.retrying, -group.last))
@@ -155,7 +155,7 @@ def own_frame(traceback: str) -> str:
 
 
 def _group(namespace: str, queue: str, kind: str, frame: str, rows: Sequence[Row]) -> FailureGroup:
-    newest = sorted(rows, key=_at, reverse=True)
+    newest = sorted(rows, key=failed_at, reverse=True)
     counts = Counter(row.job_state for row in rows)
     return FailureGroup(
         namespace,
@@ -165,23 +165,24 @@ def _group(namespace: str, queue: str, kind: str, frame: str, rows: Sequence[Row
         redact(frame),
         counts[JobState.DEAD],
         counts[JobState.RETRYING],
-        _at(newest[-1]),
-        _at(newest[0]),
+        failed_at(newest[-1]),
+        failed_at(newest[0]),
         why_text(ListedJob(newest[0])),
         [row.id for row in newest[:MOST_KEYS]],
-        [(_at(row), row.id) for row in newest if row.job_state is JobState.DEAD],
     )
 
 
-def _kind(row: Row) -> str:
+def kind_of(row: Row) -> str:
+    """Return the class of the error of a job, or the reason if there was no error."""
     return redact(row.error_class or row.reason)[:_LONGEST_KIND] or "no error is recorded"
 
 
-def _at(row: Row) -> float:
+def failed_at(row: Row) -> float:
+    """Return when a job last ended; without an end, when it started or was recorded."""
     return next(at for at in (row.ended_at, row.started_at, row.created_at) if at is not None)
 
 
-def _bounds(when: str, now: float) -> tuple[float | None, float | None]:
+def bounds(when: str, now: float) -> tuple[float | None, float | None]:
     """Return the begin and the end of a time of `WHEN`."""
     midnight = now - now % _DAY
     match when:

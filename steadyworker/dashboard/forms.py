@@ -18,13 +18,12 @@ from hashlib import sha256
 from msgspec import Struct
 
 from steadyworker.dashboard.addresses import job_path, names_of, names_path
-from steadyworker.dashboard.failures import FailureGroup, Sought
+from steadyworker.dashboard.chosen import Choice, actions_on, seen_of_job
 from steadyworker.dashboard.queues import QueueLine
 from steadyworker.dashboard.workers import WorkerLine
-from steadyworker.ledger.base import Row, State
+from steadyworker.ledger.base import Row
 from steadyworker.ledger.facts import Pause
 from steadyworker.ledger.listing import Liveness
-from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
 from steadyworker.units import count_text
 
@@ -37,18 +36,55 @@ QUIET = "quiet"
 LONGEST_REASON = 300
 """The largest number of characters of a reason."""
 
-OF_A_JOB = ("cancel", "undo", "retry", "reschedule", "replay", "restart", "drop")
-OF_A_GROUP = "replay-group"
-OF_A_QUEUE = ("pause", "resume")
-OF_A_WORKER = ("quiet", "loud")
-
 MOST_UNTYPED = 50
 """The largest number of jobs that a form changes without a typed number."""
 
-_NAMES = {**dict.fromkeys(OF_A_JOB, 3), **dict.fromkeys(OF_A_QUEUE, 2), **dict.fromkeys(OF_A_WORKER, 1), OF_A_GROUP: 8}
-"""For each action, the number of names in the address of its target."""
 
-_UNFINISHED = (State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED)
+class Button(Struct, frozen=True):
+    """The button of an action on jobs: its text for one job and for many, the field of its form, and its explanation."""
+
+    one: str
+    many: str
+    field: str = ""
+    hint: str = ""
+
+
+_LATER = "The time until the job may run is such as 90s, 2h, 1d"
+OF_A_JOB = {
+    "cancel": Button(
+        "Cancel",
+        "Cancel {}",
+        "reason",
+        "A running job receives the cancel within 2 s; every cancelled job becomes a dead letter.",
+    ),
+    "undo": Button("Undo the cancel", "Undo the cancel of {}"),
+    "retry": Button("Retry now", "Retry {} now"),
+    "reschedule": Button("Reschedule", "Reschedule {}", "delay", f"{_LATER}."),
+    "replay": Button(
+        "Replay", "Replay {}", "delay", f"Begins the next round, from the last checkpoint. {_LATER}; empty for now."
+    ),
+    "restart": Button(
+        "Replay from the start",
+        "Replay {} from the start",
+        "delay",
+        f"Deletes the checkpoint: the job starts from the beginning. {_LATER}; empty for now.",
+    ),
+    "drop": Button("Drop", "Drop {}", hint="Deletes the dead letter and the record of the job for good."),
+}
+OF_A_QUEUE = ("pause", "resume")
+OF_A_WORKER = ("quiet", "loud")
+STOP = "stop"
+_MANY = "-all"
+OF_MANY = {f"{do}{_MANY}": do for do in OF_A_JOB}
+"""The actions on the jobs of a choice, each with its action on one job."""
+
+_NAMES = {
+    **dict.fromkeys(OF_A_JOB, 3),
+    **dict.fromkeys(OF_MANY, 1),
+    **dict.fromkeys(OF_A_QUEUE, 2),
+    **dict.fromkeys((*OF_A_WORKER, STOP), 1),
+}
+"""For each action, the number of names in the address of its target."""
 
 
 class Offer(Struct, frozen=True):
@@ -61,9 +97,8 @@ class Offer(Struct, frozen=True):
         seal: The seal of the form.
         label: The text of the button.
         about: What the button acts on, for a screen reader.
-        field: The field of the form, `reason`, `delay` or `number`; or empty.
+        fields: The fields of the form: `reason`, `delay`, `number`.
         hint: The explanation of the action; with one, the button needs a second click.
-        same: What stays the same when the target changes; empty if that is the target.
     """
 
     do: str
@@ -71,14 +106,18 @@ class Offer(Struct, frozen=True):
     seal: str
     label: str
     about: str
-    field: str = ""
+    fields: Sequence[str] = ()
     hint: str = ""
-    same: str = ""
+
+    @property
+    def needed(self) -> Sequence[str]:
+        """The fields that must not be empty."""
+        return ("number", "delay") if self.do.startswith("reschedule") else ("number",)
 
     @property
     def id(self) -> str:
         """The id of the form on the page, the same after each refresh."""
-        return f"{self.do}-{sha256((self.same or self.on).encode(errors='surrogatepass')).hexdigest()[:10]}"
+        return f"{self.do}-{sha256(self.on.encode(errors='surrogatepass')).hexdigest()[:10]}"
 
 
 class AskedAction:
@@ -104,8 +143,8 @@ class AskedAction:
 
     @property
     def namespace(self) -> str | None:
-        """The namespace of the target; None for a worker process."""
-        return None if self.do in OF_A_WORKER else self.names[0]
+        """The namespace of a job or a queue; None for another target."""
+        return self.names[0] if self.do in OF_A_JOB or self.do in OF_A_QUEUE else None
 
     @property
     def path(self) -> str:
@@ -113,8 +152,10 @@ class AskedAction:
         if self.do in OF_A_JOB:
             namespace, queue, key = self.names
             return "/failures" if self.do == "drop" else job_path(namespace, queue, key)
-        if self.do == OF_A_GROUP:
-            return "/failures"
+        if self.do in OF_MANY:
+            return f"/chosen/{self.names[0]}"
+        if self.do == STOP:
+            return f"/doing/{self.names[0]}"
         return "/queues" if self.do in OF_A_QUEUE else "/workers"
 
 
@@ -152,14 +193,17 @@ class Seals:
                 self._floor = max(self._floor, self._last.popitem(last=False)[1])  # a used seal stays used
             return True
 
-    def keep(self, result: ActionResult, name: str = "") -> str:
-        """Keep a result for the page after it, in place of the one of this name; return its name, which is a secret."""
-        name = name or secrets.token_urlsafe(9)
+    def keep(self, name: str, result: ActionResult) -> None:
+        """Keep a result for the page after it, in place of the one of this name."""
         with self._lock:
             self._results[name] = result
             while len(self._results) > MOST_RESULTS:
                 self._results.popitem(last=False)
-        return name
+
+    def keep_first(self, name: str, result: ActionResult) -> bool:
+        """Keep a result, unless there is one of this name; return whether it was kept."""
+        with self._lock:
+            return self._results.setdefault(name, result) is result
 
     def result(self, name: str) -> ActionResult | None:
         """Return the result of this name, or None."""
@@ -182,47 +226,32 @@ class Forms:
 
     def job(self, row: Row) -> Sequence[Offer]:
         """Return what the user can do with a job."""
-        on, key = names_path(row.id.namespace, row.id.queue, row.id.key), row.id.key
-        marked, waits = row.cancel_reason is not None, self._waits(row)
-        unfinished = row.state in _UNFINISHED
+        on = names_path(row.id.namespace, row.id.queue, row.id.key)
         offers = []
-        if unfinished and not marked:
-            hint = "A running job receives the cancel within 2 s; every cancelled job becomes a dead letter."
-            offers.append(self._offer("cancel", on, seen_of_job("cancel", row), "Cancel", key, "reason", hint))
-            if waits:
-                offers.append(self._offer("retry", on, seen_of_job("retry", row), "Retry now", key))
-            if waits and row.state is State.MOVED:
-                hint = "From now until the job may run, such as 90s, 2h, 1d."
-                seen = seen_of_job("reschedule", row)
-                offers.append(self._offer("reschedule", on, seen, "Reschedule", key, "delay", hint))
-        elif unfinished and row.job_state is not JobState.RUNNING:
-            offers.append(self._offer("undo", on, seen_of_job("undo", row), "Undo the cancel", key))
-        if row.state is State.DEAD:
-            seen = seen_of_job("replay", row)
-            offers.append(self._offer("replay", on, seen, "Replay", key))
-            hint = "Deletes the checkpoint: the job starts from the beginning."
-            offers.append(self._offer("restart", on, seen, "Replay from the start", key, hint=hint))
-            hint = "Deletes the dead letter and the record of the job for good."
-            offers.append(self._offer("drop", on, seen, "Drop", key, hint=hint))
+        for do in actions_on(row, waits=self._waits(row)):
+            button = OF_A_JOB[do]
+            fields = (button.field,) if button.field else ()
+            offers.append(self._offer(do, on, seen_of_job(do, row), button.one, row.id.key, fields, button.hint))
         return offers
 
-    def group(self, group: FailureGroup, sought: Sought) -> Offer | None:
-        """Return the form that replays the dead jobs of a group which the page shows; later ones stay."""
-        if not group.dead:
-            return None
-        # An empty part of an address names nothing, so each has a letter before it.
-        same = [group.kind, group.path, sought.namespace or "", sought.when, sought.text]
-        last = repr(max(at for at, _ in group.dead_jobs))
-        on = names_path(group.namespace, group.queue, *(f"={text}" for text in same), last)
-        number = f"{group.dead:,}"
-        hint = f"Replays {count_text(group.dead, 'dead job')}: each replay begins the next round, from the last checkpoint."
-        field = ""
-        if group.dead > MOST_UNTYPED:
-            field, hint = "number", f"{hint} Type {group.dead} to confirm the number."
-        seal = self._seals.seal(OF_A_GROUP, on, str(group.dead), self._user)
-        about = f"of {group.kind} in {group.queue}"
-        place = f"{group.namespace}/{group.queue}/{group.kind}/{group.path}"
-        return Offer(OF_A_GROUP, on, seal, f"Replay {number}", about, field, hint, place)
+    def choice(self, choice: Choice) -> Sequence[Offer]:
+        """Return what the user can do with the jobs of a choice; each form names the number of jobs that allow it."""
+        offers = []
+        for many, do in OF_MANY.items():
+            if not (number := len(choice.able(do))):
+                continue
+            button = OF_A_JOB[do]
+            fields, hint = (button.field,) if button.field else (), button.hint
+            if number > MOST_UNTYPED:
+                fields, hint = (*fields, "number"), f"{hint} Type {number} to confirm the number."
+            hint = f"{hint} What has changed since the choice is left out.".strip()
+            label = button.many.format(count_text(number, "job"))
+            offers.append(self._offer(many, choice.name, str(number), label, "", fields, hint))
+        return offers
+
+    def stop(self, name: str) -> Offer:
+        """Return the form that stops an action on many jobs."""
+        return self._offer(STOP, name, "", "Stop after the present job", "")
 
     def queue(self, line: QueueLine) -> Offer:
         """Return the form that pauses a queue, or ends its pause."""
@@ -230,7 +259,7 @@ class Forms:
         if pause is not None:
             return self._offer("resume", on, seen_of_pause(pause), "Resume queue", line.now.queue)
         hint = "Worker processes receive no new message of this queue; jobs that run go on."
-        return self._offer("pause", on, seen_of_pause(None), "Pause queue", line.now.queue, "reason", hint)
+        return self._offer("pause", on, seen_of_pause(None), "Pause queue", line.now.queue, ("reason",), hint)
 
     def worker(self, line: WorkerLine) -> Offer | None:
         """Return the form that lets a living worker process receive no messages, or receive messages again."""
@@ -242,14 +271,10 @@ class Forms:
             return self._offer("loud", on, stage, "Receive messages again", line.name)
         return self._offer("quiet", on, stage, "Receive no messages", line.name)
 
-    def _offer(self, do: str, on: str, seen: str, label: str, about: str, field: str = "", hint: str = "") -> Offer:
-        return Offer(do, on, self._seals.seal(do, on, seen, self._user), label, about, field, hint)
-
-
-def seen_of_job(do: str, row: Row) -> str:
-    """Return what a user sees of a job and must still be true: for a cancel, only the round and the mark."""
-    seen = f"{row.id.round} {row.uid} {row.cancel_reason is not None}"
-    return seen if do in ("cancel", "undo") else f"{seen} {row.state.value} {row.fence} {row.hop}"
+    def _offer(
+        self, do: str, on: str, seen: str, label: str, about: str, fields: Sequence[str] = (), hint: str = ""
+    ) -> Offer:
+        return Offer(do, on, self._seals.seal(do, on, seen, self._user), label, about, fields, hint)
 
 
 def seen_of_pause(pause: Pause | None) -> str:

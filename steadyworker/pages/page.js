@@ -32,7 +32,8 @@
   async function refresh() {
     if (!paused && !document.hidden && !selecting()) {
       try {
-        const response = await fetch(location.href, { cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(15000) });
+        // Not `location.href`: the address that was opened can have a login in it.
+        const response = await fetch(location.origin + location.pathname + location.search, { cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(15000) });
         if (!response.ok) throw new Error(response.status);
         const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
         failed = 0;

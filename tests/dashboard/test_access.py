@@ -6,17 +6,22 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import Iterable
+from hmac import compare_digest
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.dashboard.access import Access, checked_access
-from steadyworker.dashboard.application import application
+from steadyworker.config.resolve import load
+from steadyworker.dashboard.access import Access, RefusedRequest, Visitor, checked_access
+from steadyworker.dashboard.application import app, application
 from steadyworker.errors import ConfigError
+from steadyworker.system.person import who
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.dashboard.kit import Answered, request
+from tests.support.ledgers import make_ledger
 
 TOKEN = "a-token-of-many-characters"
 ADDRESSES = (
@@ -33,8 +38,8 @@ ADDRESSES = (
 
 
 def asked(access: Access | None = None, path: str = "/", **values: Any) -> Answered:
-    app = application(MemoryLedger(FakeClock(), Times()), access or checked_access(), clock=FakeClock())
-    return request(app, path, **values)
+    page = application(MemoryLedger(FakeClock(), Times()), access or checked_access(), clock=FakeClock())
+    return request(page, path, **values)
 
 
 def basic(user: str, password: str) -> str:
@@ -49,7 +54,18 @@ def test_a_listed_host_is_allowed(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", [None, "", "evil.example", "localhost.evil.example", "localhost:8080:1", "127.0.0.2", "[::2]"]
+    "host",
+    [
+        None,
+        "",
+        "evil.example",
+        "localhost.evil.example",
+        "localhost:8080:1",
+        "127.0.0.2",
+        "[::2]",
+        "[::1]evil.com",
+        "localhost:²",
+    ],
 )
 @pytest.mark.parametrize("path", ["/", "/assets/page.css"])
 def test_another_host_is_refused(host: str | None, path: str) -> None:
@@ -133,6 +149,102 @@ def test_wrong_rules_are_refused_at_the_start(values: dict[str, Iterable[str]], 
         checked_access(**values)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("length", [0, 16, len(TOKEN) - 1, len(TOKEN), len(TOKEN) + 1, 1000])
+def test_a_wrong_token_is_compared_in_constant_time(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One comparison of the whole token for each request, however many of its first characters are right."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(given: bytes, right: bytes) -> bool:
+        compared.append((given, right))
+        return compare_digest(given, right)
+
+    monkeypatch.setattr("steadyworker.dashboard.access.hmac.compare_digest", compare)
+    wrong = f"{TOKEN[:-1]}!{'x' * 1000}"[:length]
+    assert asked(checked_access(token=TOKEN), authorization=basic("ann", wrong)).status == 401
+    assert compared == [(wrong.encode(), TOKEN.encode())]
+
+
+ACTS: dict[str, dict[str, Any]] = {
+    "a token": {"token": TOKEN},
+    "a proxy": {"user_header": "X-User", "peers": ["10.0.0.5"]},
+    "a login": {"behind_login": True},
+}
+
+
+@pytest.mark.parametrize("values", ACTS.values(), ids=ACTS)
+def test_actions_need_a_rule_that_identifies_people(values: dict[str, Any]) -> None:
+    """A proxy on this machine that adds no header has the address of this machine, too."""
+    assert checked_access(acting=True, **values).authenticates is True
+    with pytest.raises(
+        ConfigError, match="Expected a token, a proxy that names the user, or a login for actions, got none"
+    ):
+        checked_access(acting=True)
+
+
+def test_the_application_has_no_actions_without_such_a_rule(tmp_path: Path) -> None:
+    make_ledger(load({"state_dir": str(tmp_path)}, {}, tmp_path))
+    ledger = f"sqlite:{tmp_path}/ledger.db"
+    with pytest.raises(ConfigError, match="for actions, got none"):
+        app(ledger=ledger, allow_actions=True)
+    assert request(app(ledger=ledger, allow_actions=True, token=TOKEN)).status == 401
+    assert request(app(ledger=ledger)).status == 200
+
+
+def visitor(access: Access, client: str = "127.0.0.1", **headers: str) -> Visitor | RefusedRequest:
+    named = {"host": "localhost", **headers}
+    raw = [(name.replace("_", "-").encode(), text.encode()) for name, text in named.items()]
+    return access.judge({"type": "http", "method": "GET", "headers": raw, "client": (client, 1)})
+
+
+def test_the_person_in_the_log_has_a_name_and_an_address() -> None:
+    here, token = checked_access(), checked_access(token=TOKEN)
+    assert visitor(here) == Visitor("", "this machine")
+    assert visitor(token, authorization=basic("ann", TOKEN)) == Visitor("ann", "this machine")
+    assert visitor(token, "10.0.0.7", authorization=basic("ann", TOKEN)) == Visitor("ann", "10.0.0.7")
+    assert visitor(token, "::1", authorization=f"Bearer {TOKEN}") == Visitor("", "this machine")
+    assert Visitor("ann", "10.0.0.7").who == "ann from 10.0.0.7"
+    assert Visitor("", "this machine").who == f"{who()} from this machine"
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "address"),
+    [
+        ("203.0.113.9", "203.0.113.9"),
+        ("6.6.6.6, 203.0.113.9", "203.0.113.9"),
+        ("203.0.113.9, 10.0.0.6", "203.0.113.9"),
+        ("2001:db8::7", "2001:db8::7"),
+        ("10.0.0.6", "10.0.0.6"),
+        ("<img src=x>", "10.0.0.5"),
+        ("", "10.0.0.5"),
+    ],
+)
+def test_a_listed_proxy_names_the_address_of_its_client(forwarded: str, address: str) -> None:
+    """A client can put addresses before its own; the last one that is no proxy of the list is the proxy's own evidence."""
+    access = checked_access(user_header="X-User", peers=["10.0.0.0/24"])
+    assert visitor(access, "10.0.0.5", x_user="ann", x_forwarded_for=forwarded) == Visitor("ann", address)
+
+
+@pytest.mark.parametrize("header", ["x_user", "X-User", "x-user", "X-USER"])
+def test_an_unlisted_peer_names_neither_user_nor_address(header: str) -> None:
+    """With a token, too, the name is that of the login, and the address is that of the connection."""
+    access = checked_access(token=TOKEN, user_header="X-User", peers=["10.0.0.5"])
+    smuggled: dict[str, Any] = {header: "root", "x_forwarded_for": "10.0.0.5"}
+    assert isinstance(visitor(access, "10.0.0.7", **smuggled), RefusedRequest)
+    login = basic("eve", TOKEN)
+    assert visitor(access, "10.0.0.7", authorization=login, **smuggled) == Visitor("eve", "10.0.0.7")
+    assert isinstance(visitor(access, "10.0.0.5", authorization=login), RefusedRequest)
+
+
+def test_an_application_names_its_user() -> None:
+    class User:
+        display_name = "ann"
+
+    access = checked_access(["app.example.com"], behind_login=True)
+    scope = {"type": "http", "method": "GET", "headers": [(b"host", b"localhost")], "client": ("10.0.0.7", 1)}
+    assert access.judge(scope) == Visitor("", "10.0.0.7")
+    assert access.judge({**scope, "user": User()}) == Visitor("ann", "10.0.0.7")
+
+
 def test_an_application_with_a_login_of_its_own_decides_who_may_read() -> None:
     access = checked_access(["app.example.com"], behind_login=True)
     assert asked(access, client="203.0.113.9", host="app.example.com", x_forwarded_for="1.2.3.4").status == 200
@@ -183,7 +295,7 @@ def test_a_long_query_is_refused() -> None:
 
 
 def test_a_websocket_is_refused() -> None:
-    app = application(MemoryLedger(FakeClock(), Times()), checked_access(), clock=FakeClock())
+    page = application(MemoryLedger(FakeClock(), Times()), checked_access(), clock=FakeClock())
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
@@ -192,5 +304,5 @@ def test_a_websocket_is_refused() -> None:
     async def send(message: dict[str, object]) -> None:
         sent.append(message)
 
-    asyncio.run(app({"type": "websocket", "path": "/", "headers": []}, receive, send))  # type: ignore[arg-type]
+    asyncio.run(page({"type": "websocket", "path": "/", "headers": []}, receive, send))  # type: ignore[arg-type]
     assert sent == [{"type": "websocket.close", "code": 1008}]

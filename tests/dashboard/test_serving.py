@@ -185,6 +185,30 @@ def test_the_command_serves_until_a_signal(
 
 
 @pytest.mark.processes
+def test_with_actions_the_command_prints_a_token_that_each_request_needs(ledger: str, started: list[Command]) -> None:
+    """A proxy on this machine that adds no header could let everyone act."""
+    command = Command("--ledger", ledger, "--allow-actions")
+    started.append(command)
+    assert command.process.stdout is not None
+    told = command.process.stdout.readline()
+    (token,) = re.findall(r"^Log in with your name and this password, because the page has actions: (\S{24})$", told)
+    assert status_of(command.url) == 401
+    assert status_of(command.url, authorization=f"Bearer {token}") == 200
+    assert command.stop() == -15
+
+
+@pytest.mark.processes
+def test_with_actions_and_a_token_file_the_command_prints_no_token(
+    ledger: str, token_file: Path, started: list[Command]
+) -> None:
+    command = Command("--ledger", ledger, "--allow-actions", "--token-file", str(token_file))
+    started.append(command)
+    assert status_of(command.url, authorization=f"Bearer {TOKEN}") == 200
+    command.process.send_signal(signal.SIGTERM)
+    assert command.process.communicate(timeout=30)[0] == ""
+
+
+@pytest.mark.processes
 def test_a_page_below_a_path_of_a_proxy(ledger: str, started: list[Command]) -> None:
     command = Command("--ledger", ledger, "--root-path", "/ops/")
     started.append(command)
@@ -213,6 +237,7 @@ def test_on_every_address_the_command_needs_a_token(ledger: str, token_file: Pat
             "Expected --token-file, or --user-header with --trusted-peer, to listen on 0.0.0.0",
         ),
         (["--host", "192.0.2.1"], 78, "Expected --token-file"),
+        (["--host", "0.0.0.0", "--allow-actions"], 78, "Expected --token-file"),
         (["--user-header", "X-User"], 78, "Expected --user-header and --trusted-peer together"),
         (["--token-file", "/nothing"], 64, "does not exist"),
         (["--port", "70000"], 64, "is not in the range"),

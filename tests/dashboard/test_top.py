@@ -154,7 +154,7 @@ def driven(
 @EVERY_LEDGER
 def test_the_first_table_is_a_screen_of_80_columns(facts: FleetOfFacts) -> None:
     async def steps(pilot: Pilot[None]) -> None:
-        text = await shown(pilot, "detached")
+        text = await shown(pilot, "refunds is paused by")
         assert text.startswith(RUNNING_80)
         lines = text.splitlines()
         assert len(lines) == 24

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -38,6 +39,7 @@ Examples:
 The page only reads the ledger. If you name the broker, a Worker or a queue, it also asks the broker what waits,
 at most every 5 s, and only while the page is open; a Worker has the name of its dead-letter queue.
 On another address than loopback, the command needs a token or a proxy that names the user.
+For actions without these two, the command makes a token, which holds until its end, and prints it once.
 With a token, a browser asks for a login: the token is the password, and any name is the user.""",
 )
 @click.argument("targets", metavar="[MODULE:CLASS|QUEUE]...", nargs=-1, shell_complete=complete_target)
@@ -94,9 +96,10 @@ def command(
             f"Expected Starlette, Jinja2 and uvicorn for the page, got: {error}: pip install 'steadyworker[dashboard]'."
         ) from error
     token = _token(token_file)
+    made = secrets.token_urlsafe(18) if allow_actions and token is None and user_header is None else None
     own = [] if host in _EVERYWHERE else [host]
-    rules = access.checked_access([*own, *hosts], token, user_header, peers)
-    if not _is_loopback(host) and not rules.authenticates:
+    rules = access.checked_access([*own, *hosts], token or made, user_header, peers, acting=allow_actions)
+    if not _is_loopback(host) and (made is not None or not rules.authenticates):
         raise ConfigError(
             f"Expected --token-file, or --user-header with --trusted-peer, to listen on {host}, got neither: "
             "everyone who reaches this address could read every job."
@@ -116,6 +119,8 @@ def command(
         )
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"The page is at http://{shown}:{listener.getsockname()[1]}{root}/ (Ctrl-C ends it).")
+        if made is not None:
+            click.echo(f"Log in with your name and this password, because the page has actions: {made}")
         serving.server(app, root).run(sockets=[listener])
 
 

@@ -1,0 +1,426 @@
+"""
+An action on the jobs of a choice: one job after the other, in a thread of the page's process.
+
+It leaves out each job that has changed since the choice.
+While broker or ledger are away, it tries again for a minute, at the job that was under way.
+A stop, by a person or by the end of the process, ends it after its present job.
+Each end leaves one entry for each queue in the log of actions, with how far it came; only a killed process leaves none.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from msgspec import Struct
+from typing_extensions import override
+
+from steadyworker.actions.deadletters import Replayed
+from steadyworker.actions.jobs import JobActions
+from steadyworker.actions.letters import LetterActions
+from steadyworker.actions.report import ActionReport, Handled, QueueActions
+from steadyworker.backends.connections import Connections, JobQueue, job_queue
+from steadyworker.clock import Clock
+from steadyworker.config.resolve import Options
+from steadyworker.dashboard.chosen import Choice, ChosenJob
+from steadyworker.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    LedgerUnavailable,
+    PublishFailed,
+    SteadyWorkerError,
+    Unsettled,
+)
+from steadyworker.ledger.base import JobId, Ledger
+from steadyworker.text.plain_text import plain_text
+from steadyworker.text.redaction import redact
+from steadyworker.units import count_text, span
+
+MOST_WORKS = 50
+"""The number of actions on many jobs that this process remembers."""
+
+MOST_FAILED = 20
+"""The number of failed jobs that the page of an action names."""
+
+WAITS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Seconds before each further attempt, since the last job that was done, while broker or ledger are away."""
+
+LAST_JOB = 10.0
+"""The longest time, in seconds, in which a stop of the process waits for the job that is under way."""
+
+NEEDS_BROKER = ("retry", "reschedule", "replay", "restart", "drop")
+"""The actions that need the broker."""
+
+_ON_LETTERS = ("replay", "restart", "drop")
+_AWAY = (BrokerUnavailable, LedgerUnavailable, PublishFailed, Unsettled)
+_CHANGED = "has changed since"
+_DONE = {
+    "cancel": "cancelled",
+    "undo": "no longer cancelled",
+    "retry": "sent again",
+    "reschedule": "rescheduled",
+    "replay": "replayed",
+    "restart": "replayed from the start",
+    "drop": "dropped",
+}
+_LOGGED = {"undo": "undo cancel", "restart": "replay"}
+
+_log = logging.getLogger(__name__)
+
+
+class _StoppedError(SteadyWorkerError):
+    """A stop of an action on many jobs."""
+
+
+class Work(Struct):
+    """
+    An action on many jobs, and how far it came.
+
+    Attributes:
+        name: Its name in its address.
+        do, who, choice: The action, its person, and the name of its choice.
+        number: The number of its jobs.
+        began_at, ended_at: The times of the wall clock; the end is None while it goes on.
+        done, skipped, failed: The numbers of jobs that it has changed, that had changed before, and that it could not change.
+        failures: The first failed jobs, each with the reason.
+        present: The key of the job that is under way.
+        unknown: The key of a job that it may have changed, because an answer of the broker was lost; empty without one.
+        note: What it waits for.
+        stop: Why it must stop; empty without a stop.
+        level, text: Its result.
+    """
+
+    name: str
+    do: str
+    who: str
+    choice: str
+    number: int
+    began_at: float
+    ended_at: float | None = None
+    done: int = 0
+    skipped: int = 0
+    failed: int = 0
+    failures: list[tuple[JobId, str]] = []
+    present: str = ""
+    unknown: str = ""
+    note: str = ""
+    stop: str = ""
+    level: str = ""
+    text: str = ""
+
+    @property
+    def far(self) -> str:
+        """How far it came, in words."""
+        others = [
+            f"{count_text(self.skipped, 'job')} had changed before" if self.skipped else "",
+            f"{count_text(self.failed, 'job')} could not change" if self.failed else "",
+        ]
+        first = f"{self.done:,} of {count_text(self.number, 'job')} {_DONE[self.do]}"
+        return "; ".join(part for part in (first, *others) if part)
+
+
+class BulkOrder(Struct, frozen=True):
+    """What a person has asked for: the action, its reason and its delay, and the person."""
+
+    do: str
+    reason: str
+    delay: float
+    who: str
+
+
+class Bulk:
+    """The actions on many jobs of one ledger, one at a time; thread-safe."""
+
+    def __init__(self, options: Options, ledger: Ledger, clock: Clock) -> None:
+        self._options = options
+        self._ledger = ledger
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._works: OrderedDict[str, Work] = OrderedDict()
+        self._unsure: set[tuple[str, JobId]] = set()
+
+    def begin(self, order: BulkOrder, choice: Choice) -> Work | None:
+        """Begin an action on the jobs of a choice that allow it; return None if another action goes on."""
+        jobs = choice.able(order.do)
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return None
+            name, now = secrets.token_urlsafe(9), self._clock.wall()
+            work = Work(name, order.do, order.who, choice.name, len(jobs), now)
+            self._works[work.name] = work
+            while len(self._works) > MOST_WORKS:
+                self._works.popitem(last=False)
+            self._wake.clear()
+            self._thread = threading.Thread(target=self._run, args=(work, order, jobs), daemon=True)
+            self._thread.start()
+        return work
+
+    def work(self, name: str) -> Work | None:
+        """Return the action of this name."""
+        with self._lock:
+            return self._works.get(name)
+
+    def under_way(self) -> list[Work]:
+        """Return the actions that go on."""
+        with self._lock:
+            return [work for work in self._works.values() if work.ended_at is None]
+
+    def stop(self, work: Work, why: str) -> None:
+        """End an action after its present job."""
+        work.stop = work.stop or why
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the action that goes on after its present job, so that the log of actions has how far it came."""
+        for work in self.under_way():
+            self.stop(work, "stopped with the page's process")
+        if self._thread is not None:
+            self._thread.join(LAST_JOB)
+
+    def _run(self, work: Work, order: BulkOrder, jobs: list[ChosenJob]) -> None:
+        queues: dict[tuple[str, str], dict[JobId, ChosenJob]] = {}
+        for job in jobs:
+            queues.setdefault((job.id.namespace, job.id.queue), {})[job.id] = job
+        problem = unlogged = ""
+        try:
+            for (namespace, queue), some in queues.items():
+                part = _QueuePart(self._ledger, work, order, some, self._unsure)
+                with PageLinks(self._options, self._ledger, namespace) as links:
+                    at = job_queue(queue, self._options)
+                    error = self._on_queue(part, links, at)
+                    why = "" if error is None else redact(str(error))
+                    unlogged = unlogged or part.record(QueueActions(links, at, order.who), why)
+                problem = problem or ("" if isinstance(error, _StoppedError) else why)
+                if work.stop:
+                    break
+        except Exception:  # noqa: BLE001 - the page goes on
+            problem = str(_logged_error())
+        rest = work.number - work.done - work.skipped - work.failed
+        texts = (
+            f"{work.far}.",
+            f"{work.stop[:1].upper()}{work.stop[1:]}." if work.stop else "",
+            f"Then: {problem.removesuffix('.')}." if problem else "",
+            f"{count_text(rest, 'job')} {'is' if rest == 1 else 'are'} as before." if rest else "",
+            f"Of these, {work.unknown} may be {_DONE[work.do]}: a next attempt is safe."
+            if rest and work.unknown
+            else "",
+            f"The log of actions has not all of this: {unlogged}" if unlogged else "",
+        )
+        work.text = redact(" ".join(text for text in texts if text))
+        work.level = "error" if problem or rest or work.failed or unlogged else "fine"
+        work.note = work.present = ""
+        work.ended_at = self._clock.wall()
+
+    def _on_queue(self, part: _QueuePart, links: PageLinks, at: JobQueue) -> SteadyWorkerError | None:
+        """Act on the jobs of one queue, and try again while broker or ledger are away; return what ended this early."""
+        tries = 0
+        while True:
+            before = len(part.rest)
+            error = part.once(links, at)
+            if error is None or isinstance(error, _StoppedError):
+                return error
+            part.lost_sight()
+            if not isinstance(error, _AWAY):
+                return error
+            tries = 1 if len(part.rest) < before else tries + 1
+            if tries > len(WAITS):
+                return error
+            part.note(error, WAITS[tries - 1])
+            if self._wake.wait(WAITS[tries - 1]):
+                return error
+
+
+class _QueuePart:
+    """The part of an action that concerns one queue: the jobs that are left, and those that an earlier error left `unsure`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        work: Work,
+        order: BulkOrder,
+        jobs: Mapping[JobId, ChosenJob],
+        unsure: set[tuple[str, JobId]],
+    ) -> None:
+        self._ledger = ledger
+        self._work = work
+        self._order = order
+        self._number = len(jobs)
+        self._present: JobId | None = None
+        self._unsure = unsure
+        self._done: list[str] = []
+        self._skipped = 0
+        self._failed = 0
+        self.rest = dict(jobs)
+        self._ids = {id.key: id for id in jobs}
+
+    def once(self, links: PageLinks, at: JobQueue) -> SteadyWorkerError | None:
+        """Act on the jobs that are left; return the error that ended this early."""
+        try:
+            if self._order.do in NEEDS_BROKER:
+                links.check(at)
+            error = self._report(links, at).error
+            if error is None:
+                self._end_rest()
+        except SteadyWorkerError as caught:
+            return caught
+        except Exception:  # noqa: BLE001 - the page goes on
+            return _logged_error()
+        return error
+
+    def _report(self, links: PageLinks, at: JobQueue) -> ActionReport:
+        do, order = self._order.do, self._order
+        if do in _ON_LETTERS:
+            letters = LetterActions(links, at, order.who, logs=False)
+            rounds = {id.key: id.round for id in self.rest}
+            if do == "drop":
+                return letters.drop(
+                    letters.opened(),
+                    rounds=rounds,
+                    gone=True,
+                    each=lambda letter: self._count(self._ids[letter.key]),
+                    unless=self._unless,
+                )
+            return letters.replay(
+                letters.opened(),
+                rounds=rounds,
+                gone=True,
+                from_start=do == "restart",
+                delay=order.delay,
+                each=self._replayed,
+                unless=self._unless,
+            )
+        jobs, ids = JobActions(links, at, order.who, logs=False), list(self.rest)
+        match do:
+            case "cancel":
+                return jobs.cancel(ids, order.reason, self._handled, self._unless)
+            case "undo":
+                return jobs.undo(ids, self._handled, self._unless)
+            case "retry":
+                return jobs.retry(ids, self._handled, self._unless)
+            case _:
+                return jobs.reschedule(ids, order.delay, self._handled, self._unless)
+
+    def lost_sight(self) -> None:
+        """Keep that the result of the job under way is unknown, so that each later attempt handles it again."""
+        if self._present is not None:
+            self._unsure.add((self._order.do, self._present))
+            self._work.unknown = self._present.key
+            self._present = None
+
+    def note(self, error: SteadyWorkerError, seconds: float) -> None:
+        """Note why the action waits, and how long."""
+        self._work.note = redact(f"{error} The next attempt is in {span(seconds)}.")
+
+    def record(self, actions: QueueActions, why: str) -> str:
+        """Write how far this came to the log of actions; return why it could not be written, or an empty text."""
+        order, done = self._order, len(self._done)
+        details = (
+            order.reason if order.do == "cancel" else "",
+            f"in {order.delay:g} s" if order.delay else "",
+            "from the start" if order.do == "restart" else "",
+            f"{done:,} of {count_text(self._number, 'job')}" if done < self._number else "",
+            f"{self._skipped:,} had changed" if self._skipped else "",
+            f"{self._failed:,} could not change" if self._failed else "",
+            self._work.stop if self._work.stop != why else "",
+            why,
+        )
+        detail = "; ".join(text for text in details if text)
+        return actions.record(_LOGGED.get(order.do, order.do), self._done, done, detail)
+
+    def _unless(self, id: JobId) -> str:
+        if self._work.stop:
+            raise _StoppedError(self._work.stop)
+        self._work.present, self._work.note = id.key, ""
+        if (self._order.do, id) not in self._unsure and self._has_changed(id):
+            self._skip(id)
+            return _CHANGED
+        self._present = id
+        return ""
+
+    def _has_changed(self, id: JobId) -> bool:
+        last = self._ledger.last_round(id.namespace, id.queue, id.key)
+        return last != id.round or not self.rest[id].is_same(self._order.do, self._ledger.read(id))
+
+    def _skip(self, id: JobId) -> None:
+        del self.rest[id]
+        self._skipped += 1
+        self._work.skipped += 1
+
+    def _fail(self, id: JobId, problem: str) -> None:
+        del self.rest[id]
+        self._failed += 1
+        self._work.failed += 1
+        if len(self._work.failures) < MOST_FAILED:
+            self._work.failures.append((id, redact(problem)))
+
+    def _count(self, id: JobId) -> None:
+        del self.rest[id]
+        self._present = None
+        self._unsure.discard((self._order.do, id))
+        if self._work.unknown == id.key:
+            self._work.unknown = ""
+        self._done.append(id.key)
+        self._work.done += 1
+
+    def _handled(self, handled: Handled) -> None:
+        id = self._ids[handled.key]
+        if handled.problem == _CHANGED:
+            return
+        if handled.problem:
+            self._fail(id, handled.problem)
+        else:
+            self._count(id)
+
+    def _replayed(self, replayed: Replayed) -> None:
+        self._count(self._ids[replayed.letter.key])
+
+    def _end_rest(self) -> None:
+        """Judge the jobs for which there was no letter: an attempt before a lost connection has done them, they have changed, or they have none."""
+        for id in list(self.rest):
+            last = self._ledger.last_round(id.namespace, id.queue, id.key)
+            if (self._order.do, id) in self._unsure and (
+                last is None if self._order.do == "drop" else last == id.round + 1
+            ):
+                self._count(id)
+            elif self._has_changed(id):
+                self._skip(id)
+            else:
+                self._fail(id, "has no complete dead letter, and the ledger has no copy of its message")
+
+
+def _logged_error() -> SteadyWorkerError:
+    """Log the present exception, and return an error that names the log."""
+    _log.error("%s", plain_text(traceback.format_exc(limit=-6)))
+    return SteadyWorkerError("This is an error in SteadyWorker: the page's log has its traceback.")
+
+
+class PageLinks(Connections):
+    """The connections of one action on a queue of a known namespace; the ledger belongs to the page."""
+
+    def __init__(self, options: Options, ledger: Ledger, namespace: str) -> None:
+        super().__init__(options)
+        self._of_page = ledger
+        self._known = namespace
+
+    @override
+    def ledger(self) -> Ledger:
+        return self._of_page
+
+    @override
+    def namespace(self, queue: JobQueue, *, bind: bool = True) -> str:
+        """Return the namespace that the form names, without a question to the broker; its jobs show that it is bound."""
+        del queue, bind
+        return self._known
+
+    def check(self, queue: JobQueue) -> None:
+        """Raise ConfigError if the broker of the settings is not the one of the job."""
+        if (found := super().namespace(queue, bind=False)) != self._known:
+            raise ConfigError(
+                f"Expected the broker of the job, {self._known!r}, got {found!r}: start the dashboard with its --broker."
+            )
