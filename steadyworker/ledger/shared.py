@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.findings import FindingTexts
@@ -21,6 +21,7 @@ from steadyworker.ledger.base import (
     Hindrance,
     JobFilter,
     JobId,
+    NeedsOf,
     Orders,
     Orphan,
     Progress,
@@ -157,6 +158,21 @@ def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
     names = ("namespace", "queue", "late_by", "lost", "kept", "last", "snoozed", "since", "grep")
     return {name: getattr(which, name) for name in names} | {"snooze": SNOOZED}
+
+
+_NEEDS = ("stranded", "overdue", "crashing", "no worker", "stuck", "dead")
+"""The values of `steadyworker.ledger.listing.Need`, by their number in a statement."""
+
+
+def needs_values(which: NeedsOf) -> Values:
+    """Return the conditions of a list of jobs that need a person; an owner with a queue is one text, with line feeds."""
+    values = asdict(which)
+    return values | {"alone": ["\n".join(each) for each in which.alone]}
+
+
+def need_name(number: int | None) -> str:
+    """Return the value of the need with this number in a statement; empty for None."""
+    return "" if number is None else _NEEDS[number]
 
 
 def unfinished(which: JobFilter) -> bool:
