@@ -324,6 +324,26 @@ class OwnerSeen(Struct, frozen=True):
     report: OwnerReport | None = None
 
 
+class Need(StrEnum):
+    """
+    The reason why a job needs a person, the most urgent first.
+
+    STRANDED: Its message is lost, and no worker process starts it by itself.
+    OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
+    CRASHING: Its process crashed, or its worker process was lost, twice or more (`listing.CRASHES`).
+    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
+    STUCK: Its run, which reported progress before, has reported none for half an hour (`listing.STUCK_AFTER`).
+    DEAD: It failed for good within the last day.
+    """
+
+    STRANDED = "stranded"
+    OVERDUE = "overdue"
+    CRASHING = "crashing"
+    NO_WORKER = "no worker"
+    STUCK = "stuck"
+    DEAD = "dead"
+
+
 class HeldJobs(Struct, frozen=True):
     """
     The jobs of one queue that one worker process holds, as numbers.
@@ -345,7 +365,7 @@ class HeldJobs(Struct, frozen=True):
 
 class NeedsOf(Struct, frozen=True):
     """
-    The conditions from which an unfinished job, or a dead one, needs a person (`steadyworker.ledger.listing.Need`).
+    The conditions from which an unfinished job, or a dead one, needs a person (`Need`).
 
     Attributes:
         namespace, queue: Only jobs of this namespace, or of this queue.
@@ -372,12 +392,12 @@ class JobsPage(Struct, frozen=True):
     A part of a list of jobs; from an offset beyond the end of the list, it is the first part.
 
     Attributes:
-        jobs: The jobs, each with its last progress and the value of its `Need`, or an empty text.
+        jobs: The jobs, each with its last progress and its need.
         number: The number of all jobs of the list.
         offset: The number of jobs before this part.
     """
 
-    jobs: Sequence[tuple[Row, Progress | None, str]]
+    jobs: Sequence[tuple[Row, Progress | None, Need | None]]
     number: int
     offset: int = 0
 

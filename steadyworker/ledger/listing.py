@@ -17,7 +17,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import JobFilter, JobId, Ledger, Orphan, OwnerSeen, Progress, Row, State
+from steadyworker.ledger.base import (
+    JobFilter,
+    JobId,
+    JobsPage,
+    Ledger,
+    NeedsOf,
+    Orphan,
+    OwnerSeen,
+    Progress,
+    Row,
+    State,
+)
+from steadyworker.ledger.base import Need as Need  # noqa: PLC0414 - the callers of a listing import its values from here
 from steadyworker.ledger.facts import Pause, QueueReport
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.lost import OVERDUE, lost
@@ -84,26 +96,6 @@ class OwnerNow(Struct, frozen=True):
     pid: int = 0
     time_limit: float | None = None
     connected: bool = True
-
-
-class Need(StrEnum):
-    """
-    The reason why a job needs a person.
-
-    STRANDED: Its message is lost, and no worker process starts it by itself.
-    OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
-    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
-    CRASHING: Its process crashed, or its worker process was lost, `CRASHES` times or more.
-    STUCK: Its worker process lives, but its run, which reported progress before, has reported none for `STUCK_AFTER` seconds.
-    DEAD: It failed for good within the last day.
-    """
-
-    STRANDED = "stranded"
-    OVERDUE = "overdue"
-    NO_WORKER = "no worker"
-    CRASHING = "crashing"
-    STUCK = "stuck"
-    DEAD = "dead"
 
 
 class ListedJob(Struct, frozen=True):

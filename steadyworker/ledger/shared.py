@@ -21,6 +21,7 @@ from steadyworker.ledger.base import (
     Hindrance,
     JobFilter,
     JobId,
+    Need,
     NeedsOf,
     Orders,
     Orphan,
@@ -160,19 +161,18 @@ def filter_values(which: JobFilter) -> Values:
     return {name: getattr(which, name) for name in names} | {"snooze": SNOOZED}
 
 
-_NEEDS = ("stranded", "overdue", "crashing", "no worker", "stuck", "dead")
-"""The values of `steadyworker.ledger.listing.Need`, by their number in a statement."""
-
-
 def needs_values(which: NeedsOf) -> Values:
     """Return the conditions of a list of jobs that need a person; an owner with a queue is one text, with line feeds."""
     values = asdict(which)
     return values | {"alone": ["\n".join(each) for each in which.alone]}
 
 
-def need_name(number: int | None) -> str:
-    """Return the value of the need with this number in a statement; empty for None."""
-    return "" if number is None else _NEEDS[number]
+_NEEDS = tuple(Need)
+
+
+def need_of(number: int | None) -> Need | None:
+    """Return the need with this number in a statement."""
+    return None if number is None else _NEEDS[number]
 
 
 def unfinished(which: JobFilter) -> bool:

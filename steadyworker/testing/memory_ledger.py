@@ -30,6 +30,7 @@ from steadyworker.ledger.base import (
     KeptMessage,
     Ledger,
     Moving,
+    Need,
     NeedsOf,
     Orders,
     Orphan,
@@ -45,7 +46,7 @@ from steadyworker.ledger.base import (
 from steadyworker.ledger.facts import Facts, OwnerReport
 from steadyworker.ledger.facts_rows import safe_report
 from steadyworker.ledger.lease import attended, registered_name
-from steadyworker.ledger.shared import Retentions, need_name
+from steadyworker.ledger.shared import Retentions
 from steadyworker.outcome import Counters, JobState
 from steadyworker.testing.memory_facts import MemoryFacts
 from steadyworker.testing.memory_job import HELD, MemoryJob, fits
@@ -501,30 +502,31 @@ class MemoryLedger(Ledger):
             for job in self._listed(which.namespace, which.queue):
                 need = self._need(job, which)
                 is_last = last[job.id.namespace, job.id.queue, job.id.key] == job.id.round
-                if need is not None and (is_last or need in (3, 4)):
+                if need is not None and (is_last or need in (Need.NO_WORKER, Need.STUCK)):
                     needs.append((need, job))
-            needs.sort(key=lambda each: each[0])
+            order = list(Need)
+            needs.sort(key=lambda each: order.index(each[0]))
             return self._jobs_page(needs, offset, limit)
 
-    def _need(self, job: MemoryJob, which: NeedsOf) -> int | None:
-        """Return the number of the need of a job, or None."""
+    def _need(self, job: MemoryJob, which: NeedsOf) -> Need | None:
+        """Return the need of a job, or None."""
         now, wall = self._clock.boottime(), self._clock.wall()
         row = self._row(job)
         if row.state in _ENDED:
             dead = row.job_state is JobState.DEAD and (row.ended_at or 0.0) >= wall - which.dead
-            return 5 if dead else None
+            return Need.DEAD if dead else None
         unseen = job.unseen_for(now, self._times.margin)
         by_itself = self._set_back or self._hindrance(job) is None or self._facts.is_paused(job.id)
         if row.state is State.INTERRUPTED and unseen is not None and unseen > which.overdue and not by_itself:
-            return 0
+            return Need.STRANDED
         if row.late_by > which.overdue:
-            return 1
+            return Need.OVERDUE
         if row.counters.crashes + row.counters.losses >= which.lost:
-            return 5 if job.dies else 2
+            return Need.DEAD if job.dies else Need.CRASHING
         over = row.state is State.RUNNING and (row.lease_over or row.owner in which.dead_owners)
         if over and (row.owner, row.id.namespace, row.id.queue) in which.alone:
-            return 3
-        return 4 if job.stalled(wall - which.stalled) else None
+            return Need.NO_WORKER
+        return Need.STUCK if job.stalled(wall - which.stalled) else None
 
     @override
     def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
@@ -552,9 +554,9 @@ class MemoryLedger(Ledger):
             if namespace in (None, id.namespace) and queue in (None, id.queue)
         ]
 
-    def _jobs_page(self, found: Sequence[tuple[int | None, MemoryJob]], offset: int, limit: int) -> JobsPage:
+    def _jobs_page(self, found: Sequence[tuple[Need | None, MemoryJob]], offset: int, limit: int) -> JobsPage:
         start = offset if offset < len(found) else 0
-        jobs = [(self._row(job), job.progress, need_name(need)) for need, job in found[start : start + limit]]
+        jobs = [(self._row(job), job.progress, need) for need, job in found[start : start + limit]]
         return JobsPage(jobs, len(found), start)
 
     @override

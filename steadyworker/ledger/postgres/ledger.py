@@ -87,7 +87,7 @@ from steadyworker.ledger.shared import (
     filter_values,
     kept_checkpoint,
     mine_values,
-    need_name,
+    need_of,
     needs_values,
     never_dead,
     no_ledger_finding,
@@ -510,7 +510,7 @@ class PostgresLedger(Ledger):
             statement, values | self._lease | {"offset": offset, "rows": limit}
         ):
             progress = None if at is None else progress_of(done, total, note, at, before_at, before_done)
-            jobs.append((row_of(row, is_dead), progress, need_name(need)))
+            jobs.append((row_of(row, is_dead), progress, need_of(need)))
         return JobsPage(jobs, every, offset) if jobs or not offset else self._jobs_page(statement, values, 0, limit)
 
     @override

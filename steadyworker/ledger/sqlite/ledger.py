@@ -63,7 +63,7 @@ from steadyworker.ledger.shared import (
     filter_values,
     kept_checkpoint,
     mine_values,
-    need_name,
+    need_of,
     needs_values,
     never_dead,
     no_ledger_finding,
@@ -508,7 +508,7 @@ class SqliteLedger(Ledger):
             every = filter_values(EVERY_ROW) | {"states": None, "numbers": numbers}
             found = {row[-_LISTED]: row for row in db.execute(sql.PAGE_OF_NUMBERS, every | now).fetchall()}
         listed = self._lister()
-        jobs = [(*listed(found[number]), need_name(need)) for number, need, _ in chosen if number in found]
+        jobs = [(*listed(found[number]), need_of(need)) for number, need, _ in chosen if number in found]
         return JobsPage(jobs, chosen[0][-1] if chosen else 0, offset)
 
     @override

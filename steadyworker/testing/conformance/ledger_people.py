@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Began, Claimed, JobId, KeptMessage, Ledger, Moving, NeedsOf, Progress, State, Verdict
+from steadyworker.ledger.base import Began, Claimed, JobId, KeptMessage, Ledger, Moving, Need, NeedsOf, Progress, State, Verdict
 from steadyworker.outcome import CANCELLED, Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
@@ -28,7 +28,7 @@ def of(key: str, queue: str = "exports") -> JobId:
     return JobId("shop", queue, key)
 
 
-def keys(ledger: Ledger, which: NeedsOf = NEEDS, offset: int = 0, limit: int = 10) -> list[tuple[str, str]]:
+def keys(ledger: Ledger, which: NeedsOf = NEEDS, offset: int = 0, limit: int = 10) -> list[tuple[str, Need | None]]:
     """Return the keys of the jobs that need a person, each with its need."""
     return [(row.id.key, need) for row, _, need in ledger.needing(which, offset, limit).jobs]
 
@@ -75,20 +75,20 @@ class PeoplePromises(LedgerBench):
         assert ledger.moved(cancelled.token)
         self.let_pass(clock, 0.2)
         needs = replace(NEEDS, stalled=0.1)
-        assert keys(ledger, needs) == [("crashing", "crashing"), ("stuck", "stuck"), ("dead", "dead")]
-        assert keys(ledger, needs, 1, 1) == [("stuck", "stuck")]
+        assert keys(ledger, needs) == [("crashing", Need.CRASHING), ("stuck", Need.STUCK), ("dead", Need.DEAD)]
+        assert keys(ledger, needs, 1, 1) == [("stuck", Need.STUCK)]
         assert ledger.needing(needs, 1, 1).number == 3
         beyond = ledger.needing(needs, 7, 1)
         assert ([row.id.key for row, _, _ in beyond.jobs], beyond.number, beyond.offset) == (["crashing"], 3, 0)
         assert keys(ledger, replace(needs, queue="refunds")) == keys(ledger, replace(needs, namespace="other")) == []
-        assert keys(ledger, replace(needs, dead=0.1)) == [("crashing", "crashing"), ("stuck", "stuck")]
+        assert keys(ledger, replace(needs, dead=0.1)) == [("crashing", Need.CRASHING), ("stuck", Need.STUCK)]
 
     def test_a_job_without_any_worker_process_needs_a_person(self, ledger: Ledger) -> None:
         """A lease that goes on is only over if its owner is proven dead."""
         claimed(ledger)
         alone = replace(NEEDS, alone=((ME, "shop", "exports"), (OTHER, "shop", "refunds")))
         assert keys(ledger, alone) == []
-        assert keys(ledger, replace(alone, dead_owners=(ME,))) == [(JOB.key, "no worker")]
+        assert keys(ledger, replace(alone, dead_owners=(ME,))) == [(JOB.key, Need.NO_WORKER)]
         assert keys(ledger, replace(NEEDS, dead_owners=(ME,))) == []
 
     def test_a_late_job_needs_a_person(self, ledger: Ledger, clock: FakeClock) -> None:
@@ -100,16 +100,16 @@ class PeoplePromises(LedgerBench):
         assert ledger.moved(row.token)
         self.let_pass(clock, 0.2)
         needs = replace(NEEDS, overdue=0.1)
-        assert keys(ledger, needs) == [("stranded", "stranded"), ("retry", "overdue")]
+        assert keys(ledger, needs) == [("stranded", Need.STRANDED), ("retry", Need.OVERDUE)]
         ledger.facts.pause("shop", "exports", "ann", "")
-        assert keys(ledger, needs) == [("retry", "overdue")]
+        assert keys(ledger, needs) == [("retry", Need.OVERDUE)]
 
     def test_a_list_of_running_jobs_has_the_newest_first(self, ledger: Ledger) -> None:
         for number in range(5):
             stall(ledger, of(f"m-{number}"))
         in_state(ledger, State.MOVED, id=of("moved"))
         page = ledger.running(None, None, 1, 2)
-        assert [(row.id.key, need) for row, _, need in page.jobs] == [("m-3", ""), ("m-2", "")]
+        assert [(row.id.key, need) for row, _, need in page.jobs] == [("m-3", None), ("m-2", None)]
         assert [progress.note for _, progress, _ in page.jobs if progress is not None] == ["pages", "pages"]
         assert (page.number, page.offset) == (5, 1)
         assert ledger.running("shop", "refunds", 0, 2).number == ledger.running("other", None, 0, 2).number == 0
