@@ -10,7 +10,8 @@ Nothing here decides which process runs a job.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -113,6 +114,14 @@ class ListedJob(Struct, frozen=True):
     pause: Pause | None = None
 
 
+class ListedPart(Struct, frozen=True):
+    """A part of a listing: its jobs, the number of all jobs of the listing, and the number of those before this part."""
+
+    jobs: Sequence[ListedJob]
+    number: int
+    offset: int
+
+
 class Wanted(Struct, frozen=True):
     """
     The conditions of a listing of jobs; a listed job fits all conditions, and every job fits a condition of None.
@@ -184,13 +193,63 @@ class Listing:
             for namespace, queue in ledger.bindings()
             if wanted.namespace in (None, namespace) and wanted.queue in (None, queue)
         ]
-        found = [
-            orphan
-            for stranded in (True, False)
-            for namespace, queue in self._bindings
-            for orphan in lost(ledger, namespace, queue, stranded=stranded)
-        ]
-        self.orphans: Mapping[JobId, Orphan] = {orphan.row.id: orphan for orphan in found}
+        self._orphans: dict[tuple[str, str], Mapping[JobId, Orphan]] = {}
+
+    @property
+    def orphans(self) -> Mapping[JobId, Orphan]:
+        """The jobs of these queues whose message is late, in all `MOST` of each queue, those that no worker process runs first."""
+        found = [orphan for pair in self._bindings for orphan in self._orphans_of(*pair).values()]
+        return {orphan.row.id: orphan for orphan in sorted(found, key=lambda orphan: orphan.hindrance is None)}
+
+    def _orphans_of(self, namespace: str, queue: str) -> Mapping[JobId, Orphan]:
+        """Return the jobs of a queue whose message is late; the ledger is asked once."""
+        if (namespace, queue) not in self._orphans:
+            found = [
+                orphan
+                for stranded in (True, False)
+                for orphan in lost(self._ledger, namespace, queue, stranded=stranded)
+            ]
+            self._orphans[namespace, queue] = {orphan.row.id: orphan for orphan in found}
+        return self._orphans[namespace, queue]
+
+    def _orphan(self, row: Row) -> Orphan | None:
+        late = row.state is State.INTERRUPTED or row.late_by > 0
+        return self._orphans_of(row.id.namespace, row.id.queue).get(row.id) if late else None
+
+    def needing(self, offset: int, limit: int) -> ListedPart:
+        """Return a part of the jobs of these queues that need a person, whatever the other conditions are, the most urgent first."""
+        dead = tuple(each.owner for each in self._owners.values() if each.dead)
+        of_queues = (self._wanted.namespace, self._wanted.queue)
+        needs = NeedsOf(*of_queues, OVERDUE, CRASHES, STUCK_AFTER, DAY, dead, tuple(self._alone()))
+        return self._part(self._ledger.needing(needs, offset, limit))
+
+    def running(self, offset: int, limit: int) -> ListedPart:
+        """Return a part of the jobs of these queues that run, newest first."""
+        return self._part(self._ledger.running(self._wanted.namespace, self._wanted.queue, offset, limit))
+
+    def waiting(self, offset: int, limit: int) -> ListedPart:
+        """Return a part of the jobs of these queues that wait for their next run, in its order."""
+        return self._part(self._ledger.waiting(self._wanted.namespace, self._wanted.queue, offset, limit))
+
+    def _part(self, page: JobsPage) -> ListedPart:
+        jobs = []
+        for row, progress, need in page.jobs:
+            orphan = self._orphan(row)
+            lost_for_good = need is Need.OVERDUE and orphan is not None and orphan.hindrance is not None
+            jobs.append(self._job(row, progress, Need.STRANDED if lost_for_good else need))
+        return ListedPart(jobs, page.number, page.offset)
+
+    def _alone(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each owner that holds jobs of a queue which no other living owner consumes, or will consume after its pause."""
+        living = {each.owner: each for each in self._owners.values() if liveness(each, self._times) is not Liveness.GONE}
+        consume = Counter(name for each in living.values() for name in set(each.queues))
+        attend = Counter(name for each in living.values() for name in attended(each.queues))
+        for held in self._ledger.held(STUCK_AFTER):
+            name, own = registered_name(held.namespace, held.queue), living.get(held.owner)
+            paused = (held.namespace, held.queue) in self._pauses
+            names = () if own is None else attended(own.queues) if paused else own.queues
+            if (attend if paused else consume)[name] <= int(name in names):
+                yield held.owner, held.namespace, held.queue
 
     def jobs(self) -> Iterator[ListedJob]:
         """Yield each job once; the reads stop where the caller stops."""
@@ -267,11 +326,11 @@ class Listing:
                 need = Need.STUCK
         goes_on = owner is not None and owner.liveness is not Liveness.GONE
         ended = row.state in (State.DONE, State.DEAD)
-        return ListedJob(row, progress, self.orphans.get(row.id), owner, need, None if goes_on or ended else pause)
+        return ListedJob(row, progress, self._orphan(row), owner, need, None if goes_on or ended else pause)
 
     def _need(self, row: Row) -> Need | None:
         """Return the need of a row that is the last round of its key."""
-        orphan = self.orphans.get(row.id)
+        orphan = self._orphan(row)
         if orphan is not None and orphan.hindrance is not None:
             return Need.STRANDED
         if row.late_by > OVERDUE:
