@@ -77,7 +77,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
 
         def found() -> Sequence[WorkerNow]:
             listed = workers(ledger, SystemClock().wall(), every=every)
-            return listed if options.namespace is None else of_namespace(ledger, listed, options.namespace)
+            return of_namespace(ledger, listed, options.namespace)
 
         if watch and console.is_terminal:
             _watch(found, lambda: notes(ledger, SystemClock().wall(), options.namespace), console, verbose=verbose)
@@ -238,13 +238,6 @@ def foreign(ledger: Ledger, now: float, namespace: str | None = None) -> Iterato
                 f"{measured.queue}: {count} at the broker that no worker process of this ledger explains: "
                 "another program, or a worker with another --ledger, receives its messages."
             )
-
-
-def of_namespace(ledger: Ledger, listed: Sequence[WorkerNow], namespace: str) -> Sequence[WorkerNow]:
-    """Return the worker processes that consume a queue of this namespace."""
-    # A namespace can have slashes, so the beginning of a registered name does not show the namespace.
-    of = {registered_name(*pair): pair[0] for pair in ledger.bindings()}
-    return [each for each in listed if any(of.get(name) == namespace for name in each.names)]
 
 
 def _watch(

@@ -8,6 +8,7 @@ import os
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,10 @@ from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.paging import page_of, turned
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
-from steadyworker.dashboard.running import RunningPage
+from steadyworker.dashboard.running import Asked, running_page
 from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import ConfigError, LedgerUnavailable
@@ -179,9 +181,9 @@ class _Pages:
         }
 
     def running(self, request: Request) -> Drawn:
-        namespace, queue = self._chosen(request)
-        key = ("running", namespace, queue)
-        return "running.html", self._reader.page(key, lambda once, now: RunningPage(once, now, namespace, queue))
+        parts = (page_of(request.query_params, name) for name in ("needs", "page", "waiting"))
+        asked = Asked(*self._chosen(request), *parts)
+        return "running.html", self._reader.page(asked, lambda once, now: running_page(once, now, asked))
 
     def failures(self, request: Request) -> Drawn:
         when = request.query_params.get("when", "")
@@ -190,11 +192,15 @@ class _Pages:
         page = self._reader.page(("failures", sought), lambda once, now: failures_page(once, now, sought))
         return "failures.html", page
 
-    def queues(self, _: Request) -> Drawn:
-        return "queues.html", self._reader.page("queues", lambda once, now: queues_page(once, now, self._namespace))
+    def queues(self, request: Request) -> Drawn:
+        page = page_of(request.query_params)
+        read = self._reader.page(("queues", page), lambda once, now: queues_page(once, now, self._namespace, page))
+        return "queues.html", read
 
-    def workers(self, _: Request) -> Drawn:
-        return "workers.html", self._reader.page("workers", lambda once, now: workers_page(once, now, self._namespace))
+    def workers(self, request: Request) -> Drawn:
+        page = page_of(request.query_params)
+        read = self._reader.page(("workers", page), lambda once, now: workers_page(once, now, self._namespace, page))
+        return "workers.html", read
 
     def warnings(self, _: Request) -> Drawn:
         return "warnings.html", self._reader.page("warnings", lambda once, _now: warnings_page(once, self._namespace))
@@ -311,6 +317,7 @@ class _Pages:
             result=doing.seals.result(did) if doing is not None and did else None,
             ledger=self._reader.url,
             place=name,
+            turned=partial(turned, request.query_params),
             title=_TITLES.get(name, "Not shown"),
             now=now,
             page=page,

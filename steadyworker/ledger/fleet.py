@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Ledger, OwnerSeen
-from steadyworker.ledger.lease import attended
+from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import STUCK_AFTER, Liveness, liveness
 
 LOOP = 2
@@ -100,6 +100,15 @@ def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bo
     shown = [each for each in found if every or each.runs or each.liveness is not Liveness.GONE or each.troubles]
     order = list(Trouble)
     return sorted(shown, key=lambda each: (_urgency(each, order), each.seen.host, each.seen.owner))
+
+
+def of_namespace(ledger: Ledger, listed: Sequence[WorkerNow], namespace: str | None) -> Sequence[WorkerNow]:
+    """Return the worker processes that consume a queue of this namespace, or all of them without a namespace."""
+    if namespace is None:
+        return listed
+    # A namespace can have slashes, so the beginning of a registered name does not show the namespace.
+    of = {registered_name(*pair): pair[0] for pair in ledger.bindings()}
+    return [each for each in listed if any(of.get(name) == namespace for name in each.names)]
 
 
 def _kind(owner: OwnerSeen) -> tuple[str, tuple[str, ...]]:

@@ -195,12 +195,6 @@ class Listing:
         ]
         self._orphans: dict[tuple[str, str], Mapping[JobId, Orphan]] = {}
 
-    @property
-    def orphans(self) -> Mapping[JobId, Orphan]:
-        """The jobs of these queues whose message is late, in all `MOST` of each queue, those that no worker process runs first."""
-        found = [orphan for pair in self._bindings for orphan in self._orphans_of(*pair).values()]
-        return {orphan.row.id: orphan for orphan in sorted(found, key=lambda orphan: orphan.hindrance is None)}
-
     def _orphans_of(self, namespace: str, queue: str) -> Mapping[JobId, Orphan]:
         """Return the jobs of a queue whose message is late; the ledger is asked once."""
         if (namespace, queue) not in self._orphans:
@@ -304,7 +298,7 @@ class Listing:
                 yield self._job(row, progress)
 
     def _stranded(self) -> Iterator[ListedJob]:
-        for orphan in self.orphans.values():
+        for orphan in [each for pair in self._bindings for each in self._orphans_of(*pair).values()]:
             if orphan.hindrance is not None:
                 progress = self._ledger.last_progress(orphan.row.id)
                 if self._has_text(orphan.row, progress):

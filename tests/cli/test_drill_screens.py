@@ -232,8 +232,8 @@ def test_workers_of_a_namespace_are_those_that_consume_one_of_its_queues(fleet: 
     fleet.ledger.bind("shop/eu", "exports", "shop/eu")
     fleet.ledger.register("worker-eu", "host-eu", [registered_name("shop/eu", "exports")])
     listed = all_workers(fleet.ledger, fleet.clock.wall())
-    assert [each.seen.host for each in workers.of_namespace(fleet.ledger, listed, "shop/eu")] == ["host-eu"]
-    assert len(workers.of_namespace(fleet.ledger, listed, "shop")) == len(listed) - 1
+    assert [each.seen.host for each in of_namespace(fleet.ledger, listed, "shop/eu")] == ["host-eu"]
+    assert len(of_namespace(fleet.ledger, listed, "shop")) == len(listed) - 1
 
 
 def test_no_screen_shows_a_secret(fleet: Fleet) -> None:
