@@ -277,7 +277,7 @@ class _Pages:
         except HTTPException:
             raise
         except Exception:  # noqa: BLE001 - one page fails, and the others go on
-            _log.error("%s", plain_text(traceback.format_exc()))
+            _log.error("%s", plain_text(traceback.format_exc(limit=-6)))  # a long text is cut at its end
             return self._failed(
                 request,
                 HTTPStatus.INTERNAL_SERVER_ERROR,

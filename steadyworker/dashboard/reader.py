@@ -2,7 +2,7 @@
 Reads of the ledger for pages.
 
 Several viewers of a page cause one read a second, and a page reads each fact once, whatever its size.
-A read that takes long serves the longer: so all refreshes together take at most a hundredth of a core for it.
+A read that takes long serves the longer, so that a large ledger spends little on the page.
 While the ledger does not respond, a page shows what it last read, with its age.
 """
 
@@ -26,8 +26,12 @@ FRESH = 1.0
 AWAY = 5.0
 """Seconds for which no page asks a ledger again that did not respond, because each question can wait 10 s."""
 
-SHARE, LONGEST = 0.01, 10.0
-"""The share of a core that the repetitions of one slow read take at most, and the most seconds for which such a read serves."""
+SHARE, LONGEST = 0.0025, 10.0
+"""
+The share of a core that the repetitions of one slow read take at most, and the most seconds for which such a read serves.
+
+A page has up to five slow reads, so all of them take about one hundredth.
+"""
 
 MOST_KEPT = 64
 """The number of pages, and of slow reads, whose last content is kept."""

@@ -15,7 +15,7 @@ from steadyworker.cli import job_lines, queues, workers
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Ledger, OwnerSeen
 from steadyworker.ledger.facts import LinkEvent
-from steadyworker.ledger.fleet import Trouble
+from steadyworker.ledger.fleet import Trouble, of_namespace
 from steadyworker.ledger.fleet import workers as all_workers
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Listing, Need, Wanted
