@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -30,7 +30,7 @@ from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
-from steadyworker.dashboard.paging import page_of, turned
+from steadyworker.dashboard.paging import Part, page_of, part_of, turned
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
 from steadyworker.dashboard.running import Asked, running_page
@@ -49,7 +49,10 @@ THREADS, ACTING = 4, 2
 """The numbers of pages that are read and drawn, and of actions, at the same time; others wait."""
 
 MOST_ACTIONS = 200
-"""The number of actions on their page."""
+"""The number of actions in a part of their log."""
+
+_MOST_PARTS = 50
+"""The number of the last part of the log that the page shows."""
 
 _LONGEST_NAME = 300
 _LARGEST_FORM = 16 << 10
@@ -174,7 +177,6 @@ class _Pages:
         self._templates.globals |= {
             "assets": names,
             "job_path": job_path,
-            "most_actions": MOST_ACTIONS,
             "longest_reason": LONGEST_REASON,
             "longest_text": LONGEST_TEXT,
             "times": WHEN,
@@ -189,7 +191,8 @@ class _Pages:
         when = request.query_params.get("when", "")
         text = request.query_params.get("text", "").strip()[:LONGEST_TEXT]
         sought = Sought(*self._chosen(request), when if when in WHEN else "", text)
-        page = self._reader.page(("failures", sought), lambda once, now: failures_page(once, now, sought))
+        part = page_of(request.query_params)
+        page = self._reader.page((sought, part), lambda once, now: failures_page(once, now, sought, part))
         return "failures.html", page
 
     def queues(self, request: Request) -> Drawn:
@@ -205,11 +208,14 @@ class _Pages:
     def warnings(self, _: Request) -> Drawn:
         return "warnings.html", self._reader.page("warnings", lambda once, _now: warnings_page(once, self._namespace))
 
-    def actions(self, _: Request) -> Drawn:
-        def read(once: ReadOnce, _now: float) -> Sequence[Action]:
-            return once.as_ledger.facts.actions(None, self._namespace, limit=MOST_ACTIONS + 1)
+    def actions(self, request: Request) -> Drawn:
+        part = min(page_of(request.query_params), _MOST_PARTS)
 
-        return "actions.html", self._reader.page("actions", read)
+        def read(once: ReadOnce, _now: float) -> Part[Action]:
+            most = part * MOST_ACTIONS + 1  # one more shows that there is a next part
+            return part_of(once.as_ledger.facts.actions(None, self._namespace, limit=most), part, MOST_ACTIONS)
+
+        return "actions.html", self._reader.page(("actions", part), read)
 
     def job(self, request: Request) -> Drawn:
         id = job_of(request.path_params["rest"])

@@ -119,6 +119,10 @@ class ReadOnce:
 
         return once
 
+    def slowly(self, key: Hashable, read: Callable[[], Content]) -> Content:
+        """Return what this read of several facts returns, which may be as old as its cost allows."""
+        return read() if self._slow is None else cast(Content, self._slow.read(key, read))
+
     @property
     def as_ledger(self) -> Ledger:
         """This object, for functions that only read a ledger."""

@@ -15,7 +15,7 @@ from steadyworker.ledger.fleet import of_namespace, workers
 from steadyworker.ledger.listing import Listing, Liveness, Wanted
 from steadyworker.units import count_text
 
-MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 60, 20
+MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 40, 20
 """The numbers of jobs in a part of each list, so that a page has less than 100 kB."""
 
 
