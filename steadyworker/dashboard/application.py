@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 THREADS, ACTING = 4, 2
 """The numbers of pages that are read and drawn, and of actions, at the same time; others wait."""
 
-MOST_ACTIONS = 200
+MOST_ACTIONS = 100
 """The number of actions in a part of their log."""
 
-_MOST_PARTS = 50
+_MOST_PARTS = 100
 """The number of the last part of the log that the page shows."""
 
 _LONGEST_NAME = 300
