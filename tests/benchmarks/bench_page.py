@@ -1,5 +1,5 @@
 """
-The pages of `steadyworker dashboard` at scale: `python -m tests.benchmarks.bench_page [--postgres URL] [--refreshes N]`.
+The pages of `steadyworker dashboard` at scale: `python -m tests.benchmarks.bench_page [--postgres] [--refreshes N]`.
 
 The ledger has 10,000 running, 100,000 waiting, 10,000 dead and 1,000,000 done jobs, of 300 worker processes and 10 queues.
 The times are processor time, so that other work of the machine changes them little: of the first request, and of refreshes each 2 s.
@@ -28,7 +28,6 @@ from typing import Any
 from urllib.parse import quote
 
 import psycopg
-from psycopg import sql
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -44,10 +43,11 @@ from steadyworker.ledger.owners import boot_id, lock_path
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from tests.brokers.postgres import Cluster
 from tests.dashboard.kit import request
 
 RUNNING, WAITING, DEAD, DONE, WORKERS, QUEUES = 10_000, 100_000, 10_000, 1_000_000, 300, 10
-MOST, EVERY, ROUNDS, SCHEMA = 0.150, 2.0, 60, "bench_page"
+MOST, EVERY, ROUNDS = 0.150, 2.0, 60
 PATHS = (
     "/",
     "/?broker=shop&queue=queue-3",
@@ -172,11 +172,11 @@ class FilledPostgres(Filled):
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--postgres", metavar="URL")
+    parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--refreshes", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="the folder of the SQLite ledger, which later calls use again")
     options = parser.parse_args()
-    with postgres(options.postgres) if options.postgres else sqlite(options.keep) as (ledger, server):
+    with postgres() if options.postgres else sqlite(options.keep) as (ledger, server):
         slowest = measured(ledger, server)
         if options.refreshes:
             refreshed(ledger, options.refreshes)
@@ -208,22 +208,27 @@ def sqlite(keep: Path | None) -> Iterator[tuple[Ledger, Callable[[], float]]]:
 
 
 @contextmanager
-def postgres(url: str) -> Iterator[tuple[Ledger, Callable[[], float]]]:
-    """A PostgreSQL ledger in a schema of its own."""
-    place = f"{url}?options={quote(f'-csearch_path={SCHEMA},pg_catalog', safe='')}"
+def postgres() -> Iterator[tuple[Ledger, Callable[[], float]]]:
+    """A ledger in a PostgreSQL server of its own."""
     with ExitStack() as stack:
-        admin = stack.enter_context(psycopg.connect(place, autocommit=True))
-        admin.execute(sql.SQL("DROP SCHEMA IF EXISTS {0} CASCADE; CREATE SCHEMA {0}").format(sql.Identifier(SCHEMA)))
+        cluster = stack.enter_context(closing(Cluster()))
+        cluster.start()
+        admin = stack.enter_context(psycopg.connect(cluster.url, autocommit=True))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ledger = PostgresLedger(lambda: place, owners_dir=folder, clock=SystemClock(), times=Times())
+        ledger = PostgresLedger(lambda: cluster.url, owners_dir=folder, clock=SystemClock(), times=Times())
         stack.enter_context(closing(ledger))
         seed(ledger)
         FilledPostgres(lambda text: admin.execute(text.encode())).fill()
-        admin.execute("UPDATE steadyworker_owners SET seen_at = clock_timestamp() + interval '1 day'")
-        admin.execute("UPDATE steadyworker_depths SET measured_at = clock_timestamp() + interval '1 day'")
-        admin.execute("UPDATE steadyworker_jobs SET lease_until = clock_timestamp() + interval '1 day' WHERE owner IS NOT NULL")
+        ahead = "clock_timestamp() + interval '1 day'"
+        for table, column, where in (
+            ("owners", "seen_at", "true"),
+            ("depths", "measured_at", "true"),
+            ("jobs", "lease_until", "owner IS NOT NULL"),
+        ):
+            admin.execute(f"UPDATE steadyworker_{table} SET {column} = {ahead} WHERE {where}".encode())
         admin.execute("VACUUM ANALYZE")
-        pids = [pid for (pid,) in admin.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()")]
+        found = admin.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL")
+        pids = [pid for (pid,) in found]
         yield ledger, lambda: sum(map(cpu_of, pids))
 
 

@@ -464,6 +464,7 @@ _IS_STALLED = f"""state = 'running' AND started_at < {after("- %(stalled)s::floa
         AND at >= extract(epoch FROM started_at)::float8 AND at < extract(epoch FROM {after("- %(stalled)s::float8")})::float8
 )"""
 HELD = f"""
+    SET LOCAL jit = off;
     SELECT
         owner, namespace, queue, count(*), count(*) FILTER (WHERE state = 'running'),
         array_agg(key) FILTER (WHERE {_IS_STALLED})
@@ -489,15 +490,17 @@ _NEED = f"""CASE
         AND owner || chr(10) || namespace || chr(10) || queue = ANY(%(alone)s::text[]) THEN 3
     WHEN {_IS_STALLED} THEN 4
 END"""
+# With `OFFSET 0`, the server searches a later round only for the few rows that have a need.
 _NEEDING = f"""
     SELECT number AS place, number, need, count(*) OVER () AS every FROM (
-        SELECT number, {_NEED} AS need, {LAST_OF_ITS_KEY} AS is_last
-        FROM steadyworker_jobs WHERE {UNFINISHED} AND {_OF_QUEUE}
-        UNION ALL SELECT number, 5, {LAST_OF_ITS_KEY} FROM steadyworker_jobs
+        SELECT number, need FROM (
+            SELECT number, namespace, queue, key, round, {_NEED} AS need
+            FROM steadyworker_jobs WHERE {UNFINISHED} AND {_OF_QUEUE} OFFSET 0
+        ) AS steadyworker_jobs WHERE need IN (3, 4) OR (need IS NOT NULL AND {LAST_OF_ITS_KEY})
+        UNION ALL SELECT number, 5 FROM steadyworker_jobs
         WHERE state = 'dead' AND ended_at >= {after("- %(dead)s::float8")} AND {_OF_QUEUE}
-            AND reason IS DISTINCT FROM 'cancelled: ' || cancel_reason
-    ) AS needy WHERE need IN (3, 4) OR (need IS NOT NULL AND is_last)
-    ORDER BY need, number DESC LIMIT %(rows)s OFFSET %(offset)s
+            AND reason IS DISTINCT FROM 'cancelled: ' || cancel_reason AND {LAST_OF_ITS_KEY}
+    ) AS needy ORDER BY need, number DESC LIMIT %(rows)s OFFSET %(offset)s
 """
 _RUNNING = f"""
     SELECT number AS place, number, NULL::int AS need, count(*) OVER () AS every FROM steadyworker_jobs
