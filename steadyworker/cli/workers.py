@@ -18,8 +18,7 @@ from steadyworker.cli.streams import echo
 from steadyworker.clock import SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
-from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.fleet import Trouble, WorkerNow, of_namespace, workers
 from steadyworker.ledger.listing import Liveness
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
@@ -76,7 +75,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
     with open_ledger(options) as ledger:
 
         def found() -> Sequence[WorkerNow]:
-            listed = workers(ledger, SystemClock().wall(), every=every)
+            listed = workers(ledger, every=every)
             return of_namespace(ledger, listed, options.namespace)
 
         if watch and console.is_terminal:

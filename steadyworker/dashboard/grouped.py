@@ -50,7 +50,16 @@ def _one(found: Sequence[Found[WorkerNow]], where: str, now: float) -> list[Noti
     since = datetime.fromtimestamp(now - max(process.seen.seen_ago for _, process in found), UTC)
     gone = f" since {since:%H:%M}" if first.kind in ("gone", "silent") else ""
     what = f"{count_text(len(found), 'worker process', 'worker processes')} on {where}"
-    return [Notice(first.level, first.kind, what, "", "/workers", f"{first.kind.capitalize()}{gone}; of {first.what}: {first.text}")]
+    return [
+        Notice(
+            first.level,
+            first.kind,
+            what,
+            "",
+            "/workers",
+            f"{first.kind.capitalize()}{gone}; of {first.what}: {first.text}",
+        )
+    ]
 
 
 def _by(found: Iterable[Found[Thing]], key: Callable[[Found[Thing]], str]) -> dict[str, list[Found[Thing]]]:

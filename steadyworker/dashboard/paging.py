@@ -50,7 +50,11 @@ def part_of(rows: Sequence[Row], page: int, size: int) -> Part[Row]:
 def page_of(query: QueryParams, name: str = "page") -> int:
     """Return the part that an address names, from 1; a text that is no such number means 1."""
     text = query.get(name, "")
-    return min(int(text), MOST_PAGES) or 1 if text.isascii() and text.isdigit() and len(text) < len(str(MOST_PAGES)) + 1 else 1
+    return (
+        min(int(text), MOST_PAGES) or 1
+        if text.isascii() and text.isdigit() and len(text) < len(str(MOST_PAGES)) + 1
+        else 1
+    )
 
 
 def turned(query: QueryParams, name: str, page: int) -> str:

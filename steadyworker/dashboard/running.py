@@ -66,7 +66,7 @@ def running_page(once: ReadOnce, now: float, asked: Asked) -> RunningPage:
     running = listing.running((asked.page - 1) * MOST_RUNNING, MOST_RUNNING)
     waiting = listing.waiting((asked.waiting - 1) * MOST_WAITING, MOST_WAITING)
     began = ledger.facts.last_runs(tuple(job.row.id for job in running.jobs)) if running.jobs else {}
-    processes = of_namespace(ledger, workers(ledger, now), namespace)
+    processes = of_namespace(ledger, workers(ledger), namespace)
     names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
     queues = queues_now(ledger, names, recorded_depth(ledger))
     others, number = grouped_notices(processes if queue is None else (), queues, now)

@@ -44,7 +44,7 @@ class WorkersPage(Struct, frozen=True):
 def workers_page(once: ReadOnce, now: float, namespace: str | None, page: int = 1) -> WorkersPage:
     """Return the content of the page of the worker processes."""
     ledger = once.as_ledger
-    found = of_namespace(ledger, workers(ledger, now), namespace)
+    found = of_namespace(ledger, workers(ledger), namespace)
     part = part_of(found, page, MOST_WORKERS)
     shown = {each.seen.owner for each in part.rows}
     events: dict[str, list[LinkEvent]] = {}

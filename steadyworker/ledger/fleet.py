@@ -73,7 +73,7 @@ class WorkerNow(Struct, frozen=True):
         return attended(self.seen.queues)
 
 
-def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bool = False) -> Sequence[WorkerNow]:
+def workers(ledger: Ledger, times: Times | None = None, *, every: bool = False) -> Sequence[WorkerNow]:
     """
     Return the worker processes, those in trouble first.
 
@@ -90,9 +90,7 @@ def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bo
     alike: dict[tuple[str, tuple[str, ...]], list[OwnerSeen]] = {}
     for owner in seen:
         alike.setdefault(_kind(owner), []).append(owner)
-    kept = {
-        name for owner in seen if lives[owner.owner] is not Liveness.GONE for name in attended(owner.queues)
-    }
+    kept = {name for owner in seen if lives[owner.owner] is not Liveness.GONE for name in attended(owner.queues)}
     found = [
         _worker(owner, alike[_kind(owner)], lives, kept, held[owner.owner], tuple(stuck.get(owner.owner, ())))
         for owner in seen

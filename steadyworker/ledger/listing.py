@@ -235,7 +235,9 @@ class Listing:
 
     def _alone(self) -> Iterator[tuple[str, str, str]]:
         """Yield each owner that holds jobs of a queue which no other living owner consumes, or will consume after its pause."""
-        living = {each.owner: each for each in self._owners.values() if liveness(each, self._times) is not Liveness.GONE}
+        living = {
+            each.owner: each for each in self._owners.values() if liveness(each, self._times) is not Liveness.GONE
+        }
         consume = Counter(name for each in living.values() for name in set(each.queues))
         attend = Counter(name for each in living.values() for name in attended(each.queues))
         for held in self._ledger.held(STUCK_AFTER):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import gc
-import json
 import os
 import sqlite3
 import sys
@@ -25,7 +24,6 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
-from urllib.parse import quote
 
 import psycopg
 from rich.box import SIMPLE_HEAD
@@ -142,7 +140,9 @@ class Filled:
         self.copy(DONE, "done", "done", ended_at=self.time("50000"))
         dead = {"reason": "'BankError: no such merchant: m-' || n", "target": "'dead'", "attempts": "3"}
         self.copy(DEAD, "dead", "dead", **error, **dead, ended_at=self.time("n * 12"))
-        self.run(f"INSERT INTO {self.messages} SELECT {self.key}, {self.bytes}, {self.bytes} FROM {self.jobs} WHERE state = 'moved'")
+        self.run(
+            f"INSERT INTO {self.messages} SELECT {self.key}, {self.bytes}, {self.bytes} FROM {self.jobs} WHERE state = 'moved'"
+        )
         lines = " ".join(f"WHEN {line} THEN '{TRACEBACK.format(line=line)}'" for line in range(12))
         self.run(
             f"INSERT INTO {self.attempts} (number, fence, owner, pid, slot, version, because, started_at, ended_at, outcome,"
@@ -258,16 +258,28 @@ def seed(ledger: Ledger) -> None:
         names = [f"shop/queue-{(number + step) % QUEUES}" for step in (0, 3)]
         queues = {name: QueueReport(20, 17, 7200.0, connected=True) for name in names}
         ledger.register(
-            owner, f"host-{number % 30}", names, OwnerReport(1000 + number, "1.4.0", now - 9000, "running", True, queues=queues)
+            owner,
+            f"host-{number % 30}",
+            names,
+            OwnerReport(1000 + number, "1.4.0", now - 9000, "running", True, queues=queues),
         )
         ledger.facts.add_link_events(
             [
-                LinkEvent(owner, names[0].partition("/")[2], now - 80_000 + i * 4000, i, "lost" if i % 2 else "connected", "heartbeat missed")
+                LinkEvent(
+                    owner,
+                    names[0].partition("/")[2],
+                    now - 80_000 + i * 4000,
+                    i,
+                    "lost" if i % 2 else "connected",
+                    "heartbeat missed",
+                )
                 for i in range(20)
             ]
         )
     for number in range(500):
-        ledger.facts.act(Action("ann@desk", "dead replay", "shop", "queue-1", (f"job-{number}",), 1, "the bank is back"))
+        ledger.facts.act(
+            Action("ann@desk", "dead replay", "shop", "queue-1", (f"job-{number}",), 1, "the bank is back")
+        )
     everyone = owners()
     for start in range(0, RUNNING, 500):
         claims = [
@@ -298,7 +310,7 @@ class Refreshing(SystemClock):
     def __init__(self) -> None:
         self.ahead = 0.0
 
-    def monotonic(self) -> float:  # type: ignore[override]
+    def monotonic(self) -> float:
         return time.monotonic() + self.ahead
 
 

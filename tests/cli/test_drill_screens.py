@@ -175,7 +175,7 @@ def test_what_needs_a_person_is_a_value_too(fleet: Fleet) -> None:
         "detached": None,
         "cancelled": None,
     }
-    found = all_workers(fleet.ledger, fleet.clock.wall())
+    found = all_workers(fleet.ledger)
     troubles = {each.seen.host: each.troubles for each in found if each.troubles}
     assert troubles == {
         "host-4": (Trouble.GONE,),
@@ -184,7 +184,7 @@ def test_what_needs_a_person_is_a_value_too(fleet: Fleet) -> None:
         "host-1": (Trouble.STUCK,),
     }
     assert len(found) == 10
-    assert len(all_workers(fleet.ledger, fleet.clock.wall(), every=True)) == 12
+    assert len(all_workers(fleet.ledger, every=True)) == 12
 
 
 def test_consumers_that_no_worker_explains_are_counted(fleet: Fleet) -> None:
@@ -231,7 +231,7 @@ def test_workers_of_a_namespace_are_those_that_consume_one_of_its_queues(fleet: 
     """The name of a namespace can have slashes."""
     fleet.ledger.bind("shop/eu", "exports", "shop/eu")
     fleet.ledger.register("worker-eu", "host-eu", [registered_name("shop/eu", "exports")])
-    listed = all_workers(fleet.ledger, fleet.clock.wall())
+    listed = all_workers(fleet.ledger)
     assert [each.seen.host for each in of_namespace(fleet.ledger, listed, "shop/eu")] == ["host-eu"]
     assert len(of_namespace(fleet.ledger, listed, "shop")) == len(listed) - 1
 

@@ -48,7 +48,18 @@ ADDRESSES = (
 EVERY_LEDGER = pytest.mark.parametrize("facts", [sqlite, postgres], ids=["sqlite", "postgres"], indirect=True)
 CALLS = {
     "running": [
-        *("owners", "pauses", "held", "needing", "running", "waiting", "last_runs", "bindings", "depths", "link_events"),
+        *(
+            "owners",
+            "pauses",
+            "held",
+            "needing",
+            "running",
+            "waiting",
+            "last_runs",
+            "bindings",
+            "depths",
+            "link_events",
+        ),
     ],
     "failures": ["jobs", "jobs", "tracebacks"],
     "queues": ["bindings", "minutes", "depths", "owners", "pauses", "held", "link_events"],

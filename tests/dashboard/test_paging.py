@@ -87,7 +87,9 @@ def test_what_needs_a_person_is_counted_whole_and_shown_in_parts(facts: FleetOfF
 
 
 def test_an_attempt_names_its_number_and_why_it_began(facts: FleetOfFacts, page: ASGIApp) -> None:
-    claim = Claimed(JobId("shop", "exports", "again"), None, "worker-0", 0, b"\1" * 32, Counters(), None, Began(1, "new"))
+    claim = Claimed(
+        JobId("shop", "exports", "again"), None, "worker-0", 0, b"\1" * 32, Counters(), None, Began(1, "new")
+    )
     for because in ("retry", "taken over"):
         row = facts.ledger.claim(claim)
         assert row is not None
@@ -105,7 +107,9 @@ def test_an_attempt_names_its_number_and_why_it_began(facts: FleetOfFacts, page:
 
 def test_causes_and_actions_have_parts(facts: FleetOfFacts, page: ASGIApp) -> None:
     for number in range(70):
-        facts.end(f"dies-{number}", target=Moving.DEAD, reason="no", error_class=f"Error{number}{LONG}", error_text=LONG)
+        facts.end(
+            f"dies-{number}", target=Moving.DEAD, reason="no", error_class=f"Error{number}{LONG}", error_text=LONG
+        )
     for number in range(450):
         facts.ledger.facts.act(Action("ann@desk", f"cancel {number}", "shop", "exports", (LONG,), 1, LONG))
     failures = request(page, "/failures?when=today").text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.dashboard.reader import AWAY, FRESH, LONGEST, ReadOnce, Reader
+from steadyworker.dashboard.reader import AWAY, FRESH, LONGEST, Reader, ReadOnce
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger

@@ -117,6 +117,9 @@ This wait is short, because the rows that the renewal has already locked stay lo
 _MOST_ROWS = 2000
 """The largest number of rows in a page of a listing; the first page has `PAGE_ROWS`, and each later page twice as many."""
 
+_EVERY = -7
+"""The column of a part of a list that has the number of the whole list; after it come those of the progress."""
+
 _SPAN = 50_000
 """The number of rows that one statement of a listing reads at most if only an index by number finds them."""
 
@@ -487,7 +490,10 @@ class PostgresLedger(Ledger):
 
     @override
     def held(self, stalled: float) -> Sequence[HeldJobs]:
-        return [HeldJobs(*numbers, tuple(keys or ())) for *numbers, keys in self._fetch(sql.HELD, {"stalled": stalled})]
+        return [
+            HeldJobs(owner, namespace, queue, jobs, running, tuple(keys or ()))
+            for owner, namespace, queue, jobs, running, keys in self._fetch(sql.HELD, {"stalled": stalled})
+        ]
 
     @override
     def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
@@ -504,14 +510,14 @@ class PostgresLedger(Ledger):
 
     def _jobs_page(self, statement: LiteralString, values: Values, offset: int, limit: int) -> JobsPage:
         self.flush()
-        is_dead = cache(self._is_dead)
-        jobs, every = [], 0
-        for *row, need, every, done, total, note, at, before_at, before_done in self._fetch(
-            statement, values | self._lease | {"offset": offset, "rows": limit}
-        ):
+        is_dead, jobs = cache(self._is_dead), []
+        found = self._fetch(statement, values | self._lease | {"offset": offset, "rows": limit})
+        for *row, need, _, done, total, note, at, before_at, before_done in found:
             progress = None if at is None else progress_of(done, total, note, at, before_at, before_done)
             jobs.append((row_of(row, is_dead), progress, need_of(need)))
-        return JobsPage(jobs, every, offset) if jobs or not offset else self._jobs_page(statement, values, 0, limit)
+        if not jobs and offset:
+            return self._jobs_page(statement, values, 0, limit)
+        return JobsPage(jobs, found[0][_EVERY] if found else 0, offset)
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

@@ -476,7 +476,10 @@ class SqliteLedger(Ledger):
     @override
     def held(self, stalled: float) -> Sequence[HeldJobs]:
         found = self._fetch(sql.HELD, {"now": self._clock.wall(), "stalled": stalled})
-        return [HeldJobs(*numbers, tuple(json.loads(keys))) for *numbers, keys in found]
+        return [
+            HeldJobs(owner, namespace, queue, jobs, running, tuple(json.loads(keys)))
+            for owner, namespace, queue, jobs, running, keys in found
+        ]
 
     @override
     def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:

@@ -674,7 +674,7 @@ HELD = f"""
     FROM jobs INDEXED BY jobs_held WHERE owner IS NOT NULL GROUP BY owner, namespace, queue
 """
 # A job that a worker process starts by itself, later, needs no person, and neither does a job of a paused queue.
-_IS_STRANDED = f"""
+_IS_STRANDED = """
     state = 'interrupted' AND fence > 0 AND wake_at < :now - :overdue AND NOT :untrusted AND (
         fence < coalesce((SELECT trusted_from FROM attended WHERE name = namespace || '/' || queue), :now * 1e6)
         OR NOT EXISTS (SELECT 1 FROM messages WHERE number = jobs.rowid)

@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Began, Claimed, JobId, KeptMessage, Ledger, Moving, Need, NeedsOf, Progress, State, Verdict
+from steadyworker.ledger.base import (
+    Began,
+    Claimed,
+    JobId,
+    KeptMessage,
+    Ledger,
+    Moving,
+    Need,
+    NeedsOf,
+    Progress,
+    State,
+    Verdict,
+)
 from steadyworker.outcome import CANCELLED, Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.conformance.ledger_fixtures import (
@@ -25,6 +37,7 @@ NEEDS = NeedsOf(None, None, overdue=LONG, lost=2, stalled=LONG, dead=LONG)
 
 
 def of(key: str, queue: str = "exports") -> JobId:
+    """Return the id of a job."""
     return JobId("shop", queue, key)
 
 
@@ -60,6 +73,7 @@ class PeoplePromises(LedgerBench):
         assert {each.stalled for each in ledger.held(LONG)} == {()}
 
     def test_each_job_that_needs_a_person_has_one_need(self, ledger: Ledger, clock: FakeClock) -> None:
+        """A cancelled job and a replayed one need no person; the most urgent need comes first."""
         stall(ledger, of("stuck"))
         claimed(ledger, of("well"))
         crashed = replace(AGAIN, counters=Counters(crashes=1, losses=1))
@@ -105,6 +119,7 @@ class PeoplePromises(LedgerBench):
         assert keys(ledger, needs) == [("retry", Need.OVERDUE)]
 
     def test_a_list_of_running_jobs_has_the_newest_first(self, ledger: Ledger) -> None:
+        """A part of the list has the number of the whole list."""
         for number in range(5):
             stall(ledger, of(f"m-{number}"))
         in_state(ledger, State.MOVED, id=of("moved"))
@@ -115,6 +130,7 @@ class PeoplePromises(LedgerBench):
         assert ledger.running("shop", "refunds", 0, 2).number == ledger.running("other", None, 0, 2).number == 0
 
     def test_a_list_of_waiting_jobs_has_the_next_one_first(self, ledger: Ledger) -> None:
+        """A job in its settlement comes before all of them; a cancel of an unseen job is left out."""
         for number, wake_in in enumerate((3 * LONG, LONG, 2 * LONG)):
             row = claimed(ledger, of(f"m-{number}"))
             assert ledger.moving(row.token, AGAIN)
@@ -130,6 +146,7 @@ class PeoplePromises(LedgerBench):
         assert ledger.waiting(None, "exports", 3, 1).number == 5
 
     def test_the_reason_of_the_last_run_is_known(self, ledger: Ledger) -> None:
+        """A job without a recorded run is left out."""
         began = Claimed(JOB, None, ME, 0, BODY, Counters(), None, Began(1, "new"))
         row = ledger.claim(began)
         assert row is not None
