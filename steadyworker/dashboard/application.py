@@ -30,10 +30,10 @@ from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
-from steadyworker.dashboard.paging import Part, page_of, part_of, turned
+from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
-from steadyworker.dashboard.running import Asked, running_page
+from steadyworker.dashboard.running import AskedLists, running_page
 from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import ConfigError, LedgerUnavailable
@@ -184,7 +184,7 @@ class _Pages:
 
     def running(self, request: Request) -> Drawn:
         parts = (page_of(request.query_params, name) for name in ("needs", "page", "waiting"))
-        asked = Asked(*self._chosen(request), *parts)
+        asked = AskedLists(*self._chosen(request), *parts)
         return "running.html", self._reader.page(asked, lambda once, now: running_page(once, now, asked))
 
     def failures(self, request: Request) -> Drawn:
@@ -211,7 +211,7 @@ class _Pages:
     def actions(self, request: Request) -> Drawn:
         part = min(page_of(request.query_params), _MOST_PARTS)
 
-        def read(once: ReadOnce, _now: float) -> Part[Action]:
+        def read(once: ReadOnce, _now: float) -> ListPart[Action]:
             most = part * MOST_ACTIONS + 1  # one more shows that there is a next part
             return part_of(once.as_ledger.facts.actions(None, self._namespace, limit=most), part, MOST_ACTIONS)
 

@@ -15,7 +15,7 @@ from itertools import islice
 from msgspec import Struct
 
 from steadyworker.dashboard.job_line import why_text
-from steadyworker.dashboard.paging import Part, part_of
+from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobFilter, JobId, Row, State
 from steadyworker.ledger.listing import ListedJob
@@ -102,7 +102,7 @@ class FailuresPage(Struct, frozen=True):
 
     headline: str
     sought: Sought
-    groups: Part[FailureGroup]
+    groups: ListPart[FailureGroup]
     more: bool
 
 

@@ -15,7 +15,7 @@ MOST_PAGES = 10_000
 Row = TypeVar("Row")
 
 
-class Part(Struct, Generic[Row], frozen=True):
+class ListPart(Struct, Generic[Row], frozen=True):
     """
     A part of a list.
 
@@ -41,10 +41,10 @@ class Part(Struct, Generic[Row], frozen=True):
         return max(1, -(-self.number // self.size))
 
 
-def part_of(rows: Sequence[Row], page: int, size: int) -> Part[Row]:
+def part_of(rows: Sequence[Row], page: int, size: int) -> ListPart[Row]:
     """Return a part of these rows; a part beyond the end is the first."""
     offset = (page - 1) * size if (page - 1) * size < len(rows) else 0
-    return Part(rows[offset : offset + size], len(rows), offset, size)
+    return ListPart(rows[offset : offset + size], len(rows), offset, size)
 
 
 def page_of(query: QueryParams, name: str = "page") -> int:

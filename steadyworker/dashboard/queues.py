@@ -10,7 +10,7 @@ from steadyworker.backends.waiting import RECENT, QueueNow, queues_now
 from steadyworker.clock import Times
 from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
 from steadyworker.dashboard.notices import Notice, queue_notices
-from steadyworker.dashboard.paging import Part, part_of
+from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.depth import Depth
 from steadyworker.ledger.base import Ledger
@@ -55,7 +55,7 @@ class QueuesPage(Struct, frozen=True):
     """The content of the page."""
 
     headline: str
-    queues: Part[QueueLine]
+    queues: ListPart[QueueLine]
 
 
 def queues_page(once: ReadOnce, now: float, namespace: str | None, page: int = 1) -> QueuesPage:

@@ -8,7 +8,7 @@ from steadyworker.backends.waiting import queues_now
 from steadyworker.dashboard.grouped import grouped_notices
 from steadyworker.dashboard.job_line import JobLine, began_text, job_line
 from steadyworker.dashboard.notices import Notice, job_notice
-from steadyworker.dashboard.paging import Part
+from steadyworker.dashboard.paging import ListPart
 from steadyworker.dashboard.queues import recorded_depth
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.fleet import of_namespace, workers
@@ -19,7 +19,7 @@ MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 40, 20
 """The numbers of jobs in a part of each list, so that a page has less than 100 kB."""
 
 
-class Asked(Struct, frozen=True):
+class AskedLists(Struct, frozen=True):
     """What the address of the page names: the broker and the queue, or all, and the part of each list."""
 
     namespace: str | None = None
@@ -47,9 +47,9 @@ class RunningPage(Struct, frozen=True):
     queue: str
     all_notices: int
     others: list[Notice]
-    needs: Part[Notice]
-    running: Part[JobLine]
-    waiting: Part[JobLine]
+    needs: ListPart[Notice]
+    running: ListPart[JobLine]
+    waiting: ListPart[JobLine]
 
     @property
     def notices(self) -> list[Notice]:
@@ -58,7 +58,7 @@ class RunningPage(Struct, frozen=True):
         return sorted(shown, key=lambda notice: notice.level != "error")
 
 
-def running_page(once: ReadOnce, now: float, asked: Asked) -> RunningPage:
+def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     """Return the content of the first page."""
     ledger, namespace, queue = once.as_ledger, asked.namespace, asked.queue
     listing = Listing(ledger, Wanted(namespace=namespace, queue=queue), now)
@@ -78,14 +78,14 @@ def running_page(once: ReadOnce, now: float, asked: Asked) -> RunningPage:
         queue or "",
         needs.number + number,
         others,
-        Part([job_notice(job, now) for job in needs.jobs], needs.number, needs.offset, MOST_NOTICES),
-        Part(
+        ListPart([job_notice(job, now) for job in needs.jobs], needs.number, needs.offset, MOST_NOTICES),
+        ListPart(
             [job_line(job, now, began_text(*began.get(job.row.id, (0, "")))) for job in running.jobs],
             running.number,
             running.offset,
             MOST_RUNNING,
         ),
-        Part([job_line(job, now) for job in waiting.jobs], waiting.number, waiting.offset, MOST_WAITING),
+        ListPart([job_line(job, now) for job in waiting.jobs], waiting.number, waiting.offset, MOST_WAITING),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from steadyworker.dashboard.notices import trouble_text, troubles_of, worker_name
-from steadyworker.dashboard.paging import Part, part_of
+from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.pictures import DAY, Strip, strip
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.facts import LinkEvent
@@ -38,7 +38,7 @@ class WorkersPage(Struct, frozen=True):
     """The content of the page."""
 
     headline: str
-    workers: Part[WorkerLine]
+    workers: ListPart[WorkerLine]
 
 
 def workers_page(once: ReadOnce, now: float, namespace: str | None, page: int = 1) -> WorkersPage:
@@ -53,7 +53,7 @@ def workers_page(once: ReadOnce, now: float, namespace: str | None, page: int = 
             events.setdefault(event.owner, []).append(event)
     most = _MOST_SEGMENTS // max(1, sum(len(each.names[:_MOST_STRIPS]) for each in part.rows))
     lines = [_line(each, events.get(each.seen.owner, []), now, most) for each in part.rows]
-    return WorkersPage(_headline(found, now), Part(lines, part.number, part.offset, part.size))
+    return WorkersPage(_headline(found, now), ListPart(lines, part.number, part.offset, part.size))
 
 
 def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float, most: int) -> WorkerLine:

@@ -123,7 +123,7 @@ def screens(fleet: Fleet, width: int, *, verbose: bool = False) -> list[str]:
     """Return what `jobs`, `queues` and `workers` show on a terminal of this width."""
     now = fleet.clock.wall()
     waiting = queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)
-    processes = all_workers(fleet.ledger, now)
+    processes = all_workers(fleet.ledger)
     tables = [
         job_lines.lines_of(list(listed(fleet).jobs()), width, now, verbose=verbose),
         queues.lines_of(waiting, width, now, verbose=verbose),
@@ -243,7 +243,7 @@ def test_no_screen_shows_a_secret(fleet: Fleet) -> None:
     records: list[Callable[[], object]] = [
         lambda: [job_lines.as_record(job, now) for job in listed(fleet).jobs()],
         lambda: [queues.as_record(each) for each in queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)],
-        lambda: [workers.as_record(each) for each in all_workers(fleet.ledger, now)],
+        lambda: [workers.as_record(each) for each in all_workers(fleet.ledger)],
     ]
     assert SECRET not in "".join(str(record()) for record in records)
 

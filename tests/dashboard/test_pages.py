@@ -21,7 +21,7 @@ from steadyworker.dashboard.failures import Sought, failures_page, own_frame
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.dashboard.running import Asked, running_page
+from steadyworker.dashboard.running import AskedLists, running_page
 from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
@@ -378,7 +378,7 @@ def calls(facts: FleetOfFacts) -> dict[str, list[str]]:
     """Return the calls of the ledger that each page makes."""
     now = facts.clock.wall()
     pages: dict[str, Any] = {
-        "running": lambda once: running_page(once, now, Asked()),
+        "running": lambda once: running_page(once, now, AskedLists()),
         "failures": lambda once: failures_page(once, now, Sought()),
         "queues": lambda once: queues_page(once, now, None),
         "workers": lambda once: workers_page(once, now, None),

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.application import application
-from steadyworker.dashboard.paging import Part, page_of, part_of, turned
+from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
 from steadyworker.ledger.base import Began, Claimed, Ending, JobId, Moving, Verdict
 from steadyworker.ledger.facts import Action, OwnerReport, QueueReport
 from steadyworker.outcome import Counters
@@ -38,8 +38,8 @@ def test_an_address_names_a_part(text: str, page: int) -> None:
 
 
 def test_a_part_beyond_the_end_is_the_first() -> None:
-    assert part_of("abcde", 3, 2) == Part("e", 5, 4, 2)
-    assert part_of("abcde", 4, 2) == Part("ab", 5, 0, 2)
+    assert part_of("abcde", 3, 2) == ListPart("e", 5, 4, 2)
+    assert part_of("abcde", 4, 2) == ListPart("ab", 5, 0, 2)
     assert (part_of("abcde", 3, 2).page, part_of("abcde", 3, 2).pages) == (3, 3)
     assert (part_of("", 2, 2).page, part_of("", 2, 2).pages) == (1, 1)
 
