@@ -43,13 +43,14 @@ def grouped_notices(processes: Iterable[WorkerNow], queues: Sequence[QueueNow], 
 
 
 def _one(found: Sequence[Found[WorkerNow]], where: str, now: float) -> list[Notice]:
-    """Return these notices of one kind, or one notice for all of them."""
-    if len(found) <= MOST_ALIKE:
+    """Return these notices of one kind, or one notice for all of them; of dead processes, the last of its kind has the only notice."""
+    number = sum(process.gone or 1 for _, process in found)
+    if number <= MOST_ALIKE:
         return [notice for notice, _ in found]
     first = found[0][0]
-    since = datetime.fromtimestamp(now - max(process.seen.seen_ago for _, process in found), UTC)
+    since = datetime.fromtimestamp(now - max(max(each.gone_for, each.seen.seen_ago) for _, each in found), UTC)
     gone = f" since {since:%H:%M}" if first.kind in ("gone", "silent") else ""
-    what = f"{count_text(len(found), 'worker process', 'worker processes')} on {where}"
+    what = f"{count_text(number, 'worker process', 'worker processes')} on {where}"
     return [
         Notice(
             first.level,

@@ -56,6 +56,8 @@ class WorkerNow(Struct, frozen=True):
         runs: The number of jobs that it holds.
         stuck: The keys of its runs without progress.
         deaths: The number of its predecessors that died within the last hour.
+        gone: The number of dead processes of its host and its queues, if no such process lives; otherwise 0.
+        gone_for: Seconds since the first of these renewed its leases for the last time.
         forsaken: The registered names of its queues that no living worker process consumes.
     """
 
@@ -66,6 +68,8 @@ class WorkerNow(Struct, frozen=True):
     stuck: tuple[str, ...] = ()
     deaths: int = 0
     forsaken: tuple[str, ...] = ()
+    gone: int = 0
+    gone_for: float = 0.0
 
     @property
     def names(self) -> Sequence[str]:
@@ -134,7 +138,9 @@ def _worker(
         youngest = min(alike, key=lambda each: each.seen_ago).owner == owner.owner
         troubles = () if replaced or not youngest else (Trouble.GONE,)
         forsaken = tuple(name for name in attended(owner.queues) if name not in kept)
-        return WorkerNow(owner, now, troubles, runs, forsaken=forsaken)
+        gone_for = max(each.seen_ago for each in alike)
+        gone = 0 if replaced else len(alike)
+        return WorkerNow(owner, now, troubles, runs, forsaken=forsaken, gone=gone, gone_for=gone_for)
     starting = report is not None and report.starting
     signs = {
         Trouble.CRASH_LOOP: deaths >= LOOP,

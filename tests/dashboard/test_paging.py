@@ -24,7 +24,7 @@ LONG = "k" * 100
 
 def links(text: str, label: str) -> list[str]:
     """Return the addresses of the links to the parts beside this one, of the list with this label."""
-    found = re.findall(rf'<nav class="turn" aria-label="{label}, parts">(.*?)</nav>', text, re.DOTALL)
+    found = re.findall(rf'<div class="turn" role="navigation" aria-label="{label}, parts">(.*?)</div>', text, re.DOTALL)
     assert len(found) == 1
     return [html.unescape(link) for link in re.findall('href="([^"]+)"', found[0])]
 
@@ -144,6 +144,16 @@ def test_many_worker_processes_of_one_host_are_one_notice(facts: FleetOfFacts, p
     assert "43 things need a person" in answered.words
     assert "silent 37 worker processes on host-a Silent since 10:24; of host-a:0: No renewal for 45 s" in answered.words
     assert answered.text.count("host-a") == 2
+
+
+def test_many_dead_worker_processes_of_one_host_are_one_notice(facts: FleetOfFacts, page: ASGIApp) -> None:
+    """The ledger counts them as one, because one new process for each queue would replace them."""
+    for number in range(37):
+        register(facts, number, "host-a")
+    facts.pass_time(120.0)
+    words = request(page).words
+    assert "8 things need a person" in words
+    assert "gone 37 worker processes on host-a Gone since 10:24; of host-a:0: Died 2 min 00 s ago" in words
 
 
 def test_of_300_worker_processes_no_page_is_large(facts: FleetOfFacts) -> None:
