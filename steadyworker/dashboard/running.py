@@ -65,7 +65,8 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     needs = listing.needing((asked.needs - 1) * MOST_NOTICES, MOST_NOTICES)
     running = listing.running((asked.page - 1) * MOST_RUNNING, MOST_RUNNING)
     waiting = listing.waiting((asked.waiting - 1) * MOST_WAITING, MOST_WAITING)
-    began = ledger.facts.last_runs(tuple(job.row.id for job in running.jobs)) if running.jobs else {}
+    runs = ledger.facts.last_runs(tuple(job.row.id for job in running.jobs)) if running.jobs else {}
+    began = {id: began_text(number, because) for id, (number, because) in runs.items()}
     processes = of_namespace(ledger, workers(ledger), namespace)
     names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
     queues = queues_now(ledger, names, recorded_depth(ledger))
@@ -80,7 +81,7 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
         others,
         ListPart([job_notice(job, now) for job in needs.jobs], needs.number, needs.offset, MOST_NOTICES),
         ListPart(
-            [job_line(job, now, began_text(*began.get(job.row.id, (0, "")))) for job in running.jobs],
+            [job_line(job, now, began.get(job.row.id, "")) for job in running.jobs],
             running.number,
             running.offset,
             MOST_RUNNING,

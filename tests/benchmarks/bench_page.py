@@ -338,7 +338,7 @@ def measured(ledger: Ledger, server: Callable[[], float]) -> float:
         for path in PATHS:
             clock, whole, reads = Refreshing(), [], []
             app = application(ledger, checked_access(), clock=clock)
-            at_server = server()
+            at_server, size = server(), 0
             for _ in range(ROUNDS):
                 began = time.process_time()
                 answered = request(app, path)
@@ -346,11 +346,12 @@ def measured(ledger: Ledger, server: Callable[[], float]) -> float:
                 reads.append(spent[0])
                 clock.ahead += EVERY
                 assert answered.status == 200, answered.words
+                size = len(answered.text.encode())
             cuts = quantiles(whole, n=20)
             slowest = max(slowest, cuts[-1])
             per_refresh = [sum(reads) / ROUNDS, (server() - at_server) / ROUNDS]
             cells = [f"{seconds * 1e3:,.1f}" for seconds in (whole[0], cuts[9], cuts[-1], *per_refresh)]
-            table.add_row(path, *cells, str(max(map(len, made))), f"{len(answered.text.encode()) / 1e3:.0f}")
+            table.add_row(path, *cells, str(max(map(len, made))), f"{size / 1e3:.0f}")
             made.clear()
     finally:
         reader.Reader.page = page  # type: ignore[method-assign]
