@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from steadyworker.adapter import Depth
 from steadyworker.clock import Clock, SystemClock, Times
-from steadyworker.ledger.base import JobFilter, Ledger, OwnerSeen, State
+from steadyworker.ledger.base import Ledger, OwnerSeen
 from steadyworker.ledger.facts import MeasuredDepth, Pause
 from steadyworker.ledger.lease import attended, registered_name
-from steadyworker.ledger.listing import Liveness, liveness
+from steadyworker.ledger.listing import STUCK_AFTER, Liveness, liveness
 
 RECENT = 30.0
 """Seconds for which a depth that a worker process has recorded counts as the present depth."""
@@ -64,10 +64,13 @@ def queues_now(
     times, now = times or Times(), (clock or SystemClock()).wall()
     recorded = {(each.namespace, each.queue): each for each in ledger.facts.depths()}
     pauses = {(each.namespace, each.queue): each for each in ledger.facts.pauses()}
-    held = JobFilter(states=(State.RUNNING, State.MOVING))
-    running = Counter((row.id.namespace, row.id.queue) for row, _ in ledger.jobs(held))
+    running: Counter[tuple[str, str]] = Counter()
+    for held in ledger.held(STUCK_AFTER):
+        running[held.namespace, held.queue] += held.jobs
     owners = ledger.owners()
-    living = [each for each in owners if liveness(each, times) is not Liveness.GONE]
+    consumed = Counter(
+        name for each in owners if liveness(each, times) is not Liveness.GONE for name in attended(each.queues)
+    )
     found = []
     for namespace, queue in queues:
         record = recorded.get((namespace, queue))
@@ -81,7 +84,7 @@ def queues_now(
                 queue,
                 depth,
                 running[namespace, queue],
-                sum(name in attended(each.queues) for each in living),
+                consumed[name],
                 unexplained_now(ledger, at_broker, owners, now, times),
                 pauses.get((namespace, queue)),
             )

@@ -18,8 +18,7 @@ from steadyworker.cli.streams import echo
 from steadyworker.clock import SystemClock, Times
 from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.fleet import WorkerNow, workers
-from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.fleet import WorkerNow, of_namespace, workers
 from steadyworker.ledger.listing import Liveness
 from steadyworker.ledger.need_words import foreign_clause, trouble_clauses
 from steadyworker.text.plain_text import printable
@@ -76,8 +75,8 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
     with open_ledger(options) as ledger:
 
         def found() -> Sequence[WorkerNow]:
-            listed = workers(ledger, SystemClock().wall(), every=every)
-            return listed if options.namespace is None else of_namespace(ledger, listed, options.namespace)
+            listed = workers(ledger, every=every)
+            return of_namespace(ledger, listed, options.namespace)
 
         if watch and console.is_terminal:
             _watch(found, lambda: notes(ledger, SystemClock().wall(), options.namespace), console, verbose=verbose)
@@ -201,13 +200,6 @@ def foreign(ledger: Ledger, now: float, namespace: str | None = None) -> Iterato
             continue
         if unexplained := unexplained_now(ledger, measured, owners, now, Times()):
             yield f"{measured.queue}: {foreign_clause(unexplained)}."
-
-
-def of_namespace(ledger: Ledger, listed: Sequence[WorkerNow], namespace: str) -> Sequence[WorkerNow]:
-    """Return the worker processes that consume a queue of this namespace."""
-    # A namespace can have slashes, so the beginning of a registered name does not show the namespace.
-    of = {registered_name(*pair): pair[0] for pair in ledger.bindings()}
-    return [each for each in listed if any(of.get(name) == namespace for name in each.names)]
 
 
 def _watch(

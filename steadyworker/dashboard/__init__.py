@@ -31,6 +31,8 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `job_line.py` | a running or waiting job as a row |
 | `estimates.py` | the time that is left, and the durations of runs, as honest ranges |
 | `notices.py` | what needs a person, in words |
+| `grouped.py` | many notices of one kind as one |
+| `paging.py` | the parts of long lists |
 | `pictures.py` | the connections of a worker process, and those under the runs of a job, as pictures |
 | `serving.py` | the server: its limits for slow clients and for connections |
 | `cli/` | the verb `dashboard` |

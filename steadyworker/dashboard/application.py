@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -33,9 +33,10 @@ from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, Filter, cause_of
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
-from steadyworker.dashboard.running import RunningPage
+from steadyworker.dashboard.running import AskedLists, running_page
 from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import ConfigError, LedgerUnavailable
@@ -53,8 +54,11 @@ THREADS, ACTING = 4, 2
 PROMPT = 5.0
 """Seconds in which an action usually ends; after them, its page shows that it goes on."""
 
-MOST_ACTIONS = 200
-"""The number of actions on their page."""
+MOST_ACTIONS = 100
+"""The number of actions in a part of their log."""
+
+_MOST_PARTS = 100
+"""The number of the last part of the log that the page shows."""
 
 _LONGEST_NAME = 300
 _LARGEST_FORM = 16 << 10
@@ -203,40 +207,47 @@ class _Pages:
             "assets": names,
             "cause_of": cause_of,
             "job_path": job_path,
-            "most_actions": MOST_ACTIONS,
             "longest_reason": LONGEST_REASON,
             "longest_text": LONGEST_TEXT,
             "times": WHEN,
         }
 
     def running(self, request: Request) -> Drawn:
-        namespace, queue = self._chosen(request)
-        key = ("running", namespace, queue)
-        return "running.html", self._reader.page(key, lambda once, now: RunningPage(once, now, namespace, queue))
+        parts = (page_of(request.query_params, name) for name in ("needs", "page", "waiting"))
+        asked = AskedLists(*self._chosen(request), *parts)
+        return "running.html", self._reader.page(asked, lambda once, now: running_page(once, now, asked))
 
     def failures(self, request: Request) -> Drawn:
         when = request.query_params.get("when", "")
         text = request.query_params.get("text", "").strip()[:LONGEST_TEXT]
         sought = Sought(*self._chosen(request), when if when in WHEN else "", text)
-        page = self._reader.page(("failures", sought), lambda once, now: failures_page(once, now, sought))
+        part = page_of(request.query_params)
+        page = self._reader.page((sought, part), lambda once, now: failures_page(once, now, sought, part))
         return "failures.html", page
 
-    def queues(self, _: Request) -> Drawn:
-        return "queues.html", self._reader.page("queues", lambda once, now: queues_page(once, now, self._namespace))
+    def queues(self, request: Request) -> Drawn:
+        page = page_of(request.query_params)
+        read = self._reader.page(("queues", page), lambda once, now: queues_page(once, now, self._namespace, page))
+        return "queues.html", read
 
-    def workers(self, _: Request) -> Drawn:
-        return "workers.html", self._reader.page("workers", lambda once, now: workers_page(once, now, self._namespace))
+    def workers(self, request: Request) -> Drawn:
+        page = page_of(request.query_params)
+        read = self._reader.page(("workers", page), lambda once, now: workers_page(once, now, self._namespace, page))
+        return "workers.html", read
 
     def warnings(self, _: Request) -> Drawn:
         return "warnings.html", self._reader.page(
             "warnings", lambda once, now: warnings_page(once, now, self._namespace)
         )
 
-    def actions(self, _: Request) -> Drawn:
-        def read(once: ReadOnce, _now: float) -> Sequence[Action]:
-            return once.as_ledger.facts.actions(None, self._namespace, limit=MOST_ACTIONS + 1)
+    def actions(self, request: Request) -> Drawn:
+        part = min(page_of(request.query_params), _MOST_PARTS)
 
-        return "actions.html", self._reader.page("actions", read)
+        def read(once: ReadOnce, _now: float) -> ListPart[Action]:
+            most = part * MOST_ACTIONS + 1  # one more shows that there is a next part
+            return part_of(once.as_ledger.facts.actions(None, self._namespace, limit=most), part, MOST_ACTIONS)
+
+        return "actions.html", self._reader.page(("actions", part), read)
 
     def job(self, request: Request) -> Drawn:
         id = job_of(request.path_params["rest"])
@@ -382,6 +393,7 @@ class _Pages:
             ledger=self._reader.url,
             broker=None if self._asker is None else self._asker.state(),
             place=name,
+            turned=partial(turned, request.query_params),
             title=_TITLES.get(name, "Not shown"),
             now=now,
             page=page,

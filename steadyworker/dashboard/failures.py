@@ -15,6 +15,7 @@ from itertools import islice
 from msgspec import Struct
 
 from steadyworker.dashboard.job_line import why_text
+from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobFilter, JobId, Row, State
 from steadyworker.ledger.listing import ListedJob
@@ -26,7 +27,7 @@ MOST_READ = 1000
 """The largest numbers of dead jobs and of waiting jobs that the page reads, newest first; the page shows that there are more."""
 
 MOST_GROUPS, MOST_KEYS = 60, 3
-"""The largest numbers of groups on the page, and of jobs that a group names."""
+"""The numbers of groups in a part of the list, and of jobs that a group names."""
 
 LONGEST_TEXT = 200
 """The largest number of characters of the text that a reader searches."""
@@ -95,21 +96,20 @@ class FailureGroup(Struct, frozen=True):
 
 
 class FailuresPage(Struct, frozen=True):
-    """The content of the page; `all_groups` is the number of groups, also of those that are left out; `more` jobs failed than were read."""
+    """The content of the page; with `more`, more jobs have failed than were read."""
 
     headline: str
     sought: Sought
-    groups: Sequence[FailureGroup]
-    all_groups: int
+    groups: ListPart[FailureGroup]
     more: bool
 
 
-def failures_page(once: ReadOnce, now: float, sought: Sought) -> FailuresPage:
+def failures_page(once: ReadOnce, now: float, sought: Sought, page: int = 1) -> FailuresPage:
     """Return the content of the page, by three queries."""
-    groups, more = failure_groups(once, now, sought)
+    groups, more = once.slowly(sought, lambda: failure_groups(once, now, sought))
     dead, retrying = sum(group.dead for group in groups), sum(group.retrying for group in groups)
     headline = _headline(dead, retrying, len(groups), more=more)
-    return FailuresPage(headline, sought, groups[:MOST_GROUPS], len(groups), more)
+    return FailuresPage(headline, sought, part_of(groups, page, MOST_GROUPS), more)
 
 
 def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence[FailureGroup], bool]:

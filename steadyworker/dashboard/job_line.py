@@ -9,8 +9,10 @@ from msgspec import Struct
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.estimates import left_text, rate_text
 from steadyworker.ledger.base import Progress, State
+from steadyworker.ledger.facts import MOST_ATTEMPTS
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow
 from steadyworker.ledger.lost import OVERDUE
+from steadyworker.ledger.story_words import BECAUSE
 from steadyworker.text.redaction import redact
 from steadyworker.units import amount, count_text, span
 
@@ -28,6 +30,7 @@ class JobLine(Struct, frozen=True):
         elapsed, limit: Seconds of the run, and its time limit; None if the job does not run, or has no limit.
         place, truth: Where its worker process runs, and whether it lives.
         tries: The failed attempts, crashes and losses.
+        began: The number of the run, and why it began; empty if the ledger has no record of it.
         why: The reason of the state.
     """
 
@@ -47,10 +50,11 @@ class JobLine(Struct, frozen=True):
     truth: str
     tries: str
     why: str
+    began: str = ""
 
 
-def job_line(job: ListedJob, now: float) -> JobLine:
-    """Return the row of a job."""
+def job_line(job: ListedJob, now: float, began: str = "") -> JobLine:
+    """Return the row of a job; `began` is the text of `began_text`."""
     row, progress, owner = job.row, job.progress, job.owner
     runs = row.state is State.RUNNING
     goes_on = runs and job.need is not Need.STUCK and owner is not None and owner.liveness is Liveness.ALIVE
@@ -73,6 +77,7 @@ def job_line(job: ListedJob, now: float) -> JobLine:
         owner_text(owner) if owner is not None else "",
         tries_text(job),
         why_text(job),
+        began,
     )
 
 
@@ -103,6 +108,13 @@ def tries_text(job: ListedJob) -> str:
         (counters.interruptions, "interruption", ""),
     )
     return ", ".join(count_text(number, noun, plural) for number, noun, plural in parts if number)
+
+
+def began_text(runs: int, because: str) -> str:
+    """Return the number of a job's kept runs, and why the last of them began, such as `run 2, its retry`."""
+    first, semicolon, more = because.partition(";")
+    number = f"run {runs}" if runs < MOST_ATTEMPTS else f"run {runs} or later"
+    return redact(f"{number}, {BECAUSE.get(first, first)}{semicolon}{more}") if runs else ""
 
 
 def owner_text(owner: OwnerNow) -> str:

@@ -10,10 +10,11 @@ from steadyworker.backends.waiting import RECENT, QueueNow, queues_now
 from steadyworker.clock import Times
 from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
 from steadyworker.dashboard.notices import Notice, queue_notices
+from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.depth import Depth
-from steadyworker.ledger.base import Ledger, OwnerSeen
-from steadyworker.ledger.facts import Minute
+from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.facts import Minute, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Liveness, liveness
 from steadyworker.text.redaction import redact
@@ -22,7 +23,7 @@ from steadyworker.units import span
 HOUR = 3600.0
 
 MOST_QUEUES = 50
-"""The largest number of queues on the page, so that it has less than 100 kB; those that need a person, and paused ones, come first."""
+"""The number of queues in a part of the list, so that a page has less than 100 kB; with more, those that need a person, and paused ones, come first."""
 
 _UNMEASURED = "no worker process of this ledger has measured it within a day"
 _NUMBERS = ("ready", "oldest_age", "delayed", "unacked", "dead", "consumers")
@@ -51,31 +52,40 @@ class QueueLine(Struct, frozen=True):
 
 
 class QueuesPage(Struct, frozen=True):
-    """The content of the page; `all_queues` is the number of queues, also of those that are left out."""
+    """The content of the page."""
 
     headline: str
-    queues: Sequence[QueueLine]
-    all_queues: int
+    queues: ListPart[QueueLine]
 
 
-def queues_page(once: ReadOnce, now: float, namespace: str | None) -> QueuesPage:
+def queues_page(once: ReadOnce, now: float, namespace: str | None, page: int = 1) -> QueuesPage:
     """Return the content of the page of the queues."""
+    lines = queue_lines(once, now, namespace)
+    troubled = sum(bool(line.notices) for line in lines)
+    paused = sum(line.now.pause is not None for line in lines)
+    if len(lines) > MOST_QUEUES:
+        lines.sort(key=lambda line: (not line.notices, line.now.pause is None))
+    return QueuesPage(_headline(len(lines), troubled, paused), part_of(lines, page, MOST_QUEUES))
+
+
+def queue_lines(once: ReadOnce, now: float, namespace: str | None) -> list[QueueLine]:
+    """Return all queues, by their names."""
     ledger = once.as_ledger
     names = sorted((pair for pair in ledger.bindings() if namespace in (None, pair[0])), key=lambda pair: pair[::-1])
     minutes: dict[tuple[str, str], list[Minute]] = {}
     for minute in ledger.facts.minutes(now - HOUR, namespace):
         minutes.setdefault((minute.namespace, minute.queue), []).append(minute)
     ages = {(each.namespace, each.queue): each.age for each in ledger.facts.depths()}
-    living = [each for each in ledger.owners() if liveness(each, Times()) is not Liveness.GONE]
-    lines = [
-        _line(each, ages.get((each.namespace, each.queue)), living, minutes.get((each.namespace, each.queue), []))
+    reports: dict[str, list[QueueReport]] = {}
+    for owner in ledger.owners():
+        if owner.report is not None and liveness(owner, Times()) is not Liveness.GONE:
+            for name, report in owner.report.queues.items():
+                reports.setdefault(name, []).append(report)
+    return [
+        _line(each, ages.get(pair), reports.get(registered_name(*pair), []), minutes.get(pair, []))
         for each in queues_now(ledger, names, recorded_depth(ledger))
+        for pair in [(each.namespace, each.queue)]
     ]
-    troubled = sum(bool(line.notices) for line in lines)
-    paused = sum(line.now.pause is not None for line in lines)
-    if len(lines) > MOST_QUEUES:
-        lines.sort(key=lambda line: (not line.notices, line.now.pause is None))
-    return QueuesPage(_headline(len(names), troubled, paused), lines[:MOST_QUEUES], len(names))
 
 
 def recorded_depth(ledger: Ledger) -> Callable[[str, str], Depth]:
@@ -84,9 +94,7 @@ def recorded_depth(ledger: Ledger) -> Callable[[str, str], Depth]:
     return lambda namespace, queue: recorded.get((namespace, queue), Depth.unknown(_UNMEASURED))
 
 
-def _line(queue: QueueNow, age: float | None, living: Sequence[OwnerSeen], minutes: Sequence[Minute]) -> QueueLine:
-    name = registered_name(queue.namespace, queue.queue)
-    reports = [each.report.queues[name] for each in living if each.report is not None and name in each.report.queues]
+def _line(queue: QueueNow, age: float | None, reports: Sequence[QueueReport], minutes: Sequence[Minute]) -> QueueLine:
     unknown: dict[str, list[str]] = {}
     for number in _NUMBERS:
         if getattr(queue.depth, number) is None and number in queue.depth.why:

@@ -2,6 +2,7 @@
 Reads of the ledger for pages.
 
 Several viewers of a page cause one read a second, and a page reads each fact once, whatever its size.
+A read that takes long serves the longer, so that a large ledger spends little on the page.
 While the ledger does not respond, a page shows what it last read, with its age.
 """
 
@@ -9,37 +10,74 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar, cast
 
 from msgspec import Struct
 
 from steadyworker.clock import Clock
 from steadyworker.errors import ConfigError, LedgerUnavailable
-from steadyworker.ledger.base import EVERY_ROW, JobFilter, Ledger, Progress, Row, State
+from steadyworker.ledger.base import Ledger
 from steadyworker.text.plain_text import plain_text
 
 FRESH = 1.0
 """Seconds for which one read serves every viewer of a page."""
 
 AWAY = 5.0
-"""Seconds for which a page does not ask a ledger again that did not respond, because each question can wait 10 s."""
+"""Seconds for which no page asks a ledger again that did not respond, because each question can wait 10 s."""
+
+SHARE, LONGEST = 0.0025, 10.0
+"""
+The share of a core that the repetitions of one slow read take at most, and the most seconds for which such a read serves.
+
+A page has up to five slow reads, so all of them take about one hundredth.
+"""
 
 MOST_KEPT = 64
-"""The number of pages whose last content is kept."""
-
-HELD = JobFilter(states=(State.RUNNING, State.MOVING))
-"""The jobs that a worker process holds; several parts of a page need them."""
+"""The number of pages, and of slow reads, whose last content is kept."""
 
 Content = TypeVar("Content")
-Held = Sequence[tuple[Row, Progress | None]]
 
-_READS = frozenset(
-    {
-        *("url", "bindings", "owners", "read", "message", "orphans", "last_round", "last_progress"),
-        *("attempts", "tracebacks", "result", "link_events", "minutes", "pauses", "actions", "depths"),
-    }
-)
+_SLOW = frozenset({"owners", "held", "needing", "running", "waiting"})
+"""The reads that take longer the more jobs and worker processes there are."""
+
+_READS = _SLOW | {
+    *("url", "bindings", "read", "message", "orphans", "last_round", "last_progress", "jobs"),
+    *("attempts", "last_runs", "tracebacks", "result", "link_events", "minutes", "pauses", "actions", "depths"),
+}
+
+
+class SlowReads:
+    """The last results of slow reads, for all pages; thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self.generation = 0
+
+    def read(self, key: Hashable, read: Callable[[], Any]) -> Any:
+        """Return the result of this read, which may be as old as its cost allows."""
+        with self._lock:
+            until, known = self._known.get(key, (0.0, None))
+            generation, began = self.generation, self._clock.monotonic()
+        if began < until:
+            return known
+        found = read()
+        now = self._clock.monotonic()
+        with self._lock:
+            if generation == self.generation:
+                self._known[key] = now + min(LONGEST, (now - began) / SHARE), found
+                self._known.move_to_end(key)
+            while len(self._known) > MOST_KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    def forget(self) -> None:
+        """Forget all results, also those of reads that go on now."""
+        with self._lock:
+            self.generation += 1
+            self._known.clear()
 
 
 class ReadOnce:
@@ -50,13 +88,13 @@ class ReadOnce:
     A call that could write is an AttributeError, so no page can change the ledger.
     """
 
-    def __init__(self, ledger: Any, calls: list[str] | None = None) -> None:
+    def __init__(self, ledger: Any, slow: SlowReads | None = None, calls: list[str] | None = None) -> None:
         self._ledger = ledger
+        self._slow = slow
         self._known: dict[Hashable, Any] = {}
-        self._held: Held | None = None
         self.calls: list[str] = [] if calls is None else calls
         if hasattr(ledger, "facts"):
-            self.facts = ReadOnce(ledger.facts, self.calls)
+            self.facts = ReadOnce(ledger.facts, slow, self.calls)
 
     def __getattr__(self, name: str) -> Any:
         """Return a read of the ledger."""
@@ -67,36 +105,23 @@ class ReadOnce:
             return value
 
         def once(*arguments: Any, **options: Any) -> Any:
+            def read() -> Any:
+                self.calls.append(name)
+                return value(*arguments, **options)
+
+            if name == "jobs":  # an iterator, which serves once
+                return read()
             key = (name, arguments, tuple(sorted(options.items())))
             if key not in self._known:
-                self.calls.append(name)
-                self._known[key] = value(*arguments, **options)
+                slow = self._slow if name in _SLOW else None
+                self._known[key] = read() if slow is None else slow.read(key, read)
             return self._known[key]
 
         return once
 
-    def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
-        """Return the jobs that fit; all questions about jobs that a worker process holds share one read."""
-        if (
-            which.states
-            and JobFilter(which.namespace, which.queue, which.states) == which
-            and {*which.states} <= {*(HELD.states or ())}
-        ):
-            states, namespace, queue = which.states, which.namespace, which.queue
-            return (
-                (row, progress)
-                for row, progress in self.held()
-                if row.state in states and namespace in (None, row.id.namespace) and queue in (None, row.id.queue)
-            )
-        self.calls.append("jobs")
-        return cast(Iterable[tuple[Row, Progress | None]], self._ledger.jobs(which))
-
-    def held(self) -> Held:
-        """Return the jobs that a worker process holds."""
-        if self._held is None:
-            self.calls.append("jobs")
-            self._held = list(self._ledger.jobs(HELD))
-        return self._held
+    def slowly(self, key: Hashable, read: Callable[[], Content]) -> Content:
+        """Return what this read of several facts returns, which may be as old as its cost allows."""
+        return read() if self._slow is None else cast(Content, self._slow.read(key, read))
 
     @property
     def as_ledger(self) -> Ledger:
@@ -131,13 +156,23 @@ class _Kept:
 
 
 class Reader:
-    """The reads of one ledger for all viewers; thread-safe."""
+    """
+    The reads of one ledger for all viewers; thread-safe.
+
+    1. A page that was read less than `FRESH` seconds ago is not read again, unless an action has ended since the read began.
+    2. If one read fails, the ledger is away for every page: only one of them tries again each `AWAY` seconds.
+       The others show at once what they last read, or fail at once.
+    3. The first read that succeeds ends this.
+    """
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self._ledger = ledger
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._slow = SlowReads(clock)
+        self._failure = ""
+        self._try_at = 0.0
 
     @property
     def url(self) -> str:
@@ -157,26 +192,61 @@ class Reader:
             ConfigError: The ledger does not exist, and this page was never read.
         """
         kept = self._kept_of(key)
-        with kept.lock:
+        if not kept.lock.acquire(blocking=not self._is_away()):
+            return self._last(kept)
+        try:
             if kept.page is not None and self._clock.monotonic() < kept.until:
                 return kept.page
-            wall, fresh = self._clock.wall(), FRESH
+            if not self._may_read():
+                return self._last(kept)
+            generation, wall = self._slow.generation, self._clock.wall()
             try:
-                kept.page = ReadPage(read(ReadOnce(self._ledger), wall), wall, 0.0)
+                kept.page = ReadPage(read(ReadOnce(self._ledger, self._slow), wall), wall, 0.0)
             except (LedgerUnavailable, ConfigError) as error:
+                self._failed(error)
                 if kept.page is None:
                     raise
-                age = max(0.0, wall - kept.page.at)
-                kept.page = ReadPage(kept.page.content, kept.page.at, age, plain_text(str(error)))
-                fresh = AWAY
-            kept.until = self._clock.monotonic() + fresh
-            return cast(ReadPage[Content], kept.page)
+                return self._last(kept)
+            with self._lock:
+                self._failure = ""
+                fresh = FRESH if generation == self._slow.generation else 0.0
+                kept.until = self._clock.monotonic() + fresh
+            return kept.page
+        finally:
+            kept.lock.release()
 
     def read_again(self) -> None:
         """Read each page again at its next request, because an action has changed something."""
         with self._lock:
+            self._slow.forget()
             for kept in self._kept.values():
                 kept.until = 0.0
+
+    def _is_away(self) -> bool:
+        with self._lock:
+            return bool(self._failure)
+
+    def _may_read(self) -> bool:
+        """Return whether a page may read the ledger now; if the ledger is away, only one page may, each `AWAY` seconds."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._failure and now < self._try_at:
+                return False
+            self._try_at = now + AWAY
+            return True
+
+    def _failed(self, error: Exception) -> None:
+        with self._lock:
+            if not self._failure:
+                self._try_at = self._clock.monotonic() + AWAY
+            self._failure = plain_text(str(error))
+
+    def _last(self, kept: _Kept) -> ReadPage[Any]:
+        """Return what a page last read, with its age; raise LedgerUnavailable if the page was never read."""
+        page, failure = kept.page, self._failure
+        if page is None:
+            raise LedgerUnavailable(failure)
+        return ReadPage(page.content, page.at, max(0.0, self._clock.wall() - page.at), failure)
 
     def _kept_of(self, key: Hashable) -> _Kept:
         with self._lock:

@@ -2,79 +2,92 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from steadyworker.backends.waiting import queues_now
-from steadyworker.dashboard.job_line import JobLine, job_line
-from steadyworker.dashboard.notices import Notice, job_notice, queue_notices, worker_notices
+from steadyworker.dashboard.grouped import grouped_notices
+from steadyworker.dashboard.job_line import JobLine, began_text, job_line
+from steadyworker.dashboard.notices import Notice, job_notice
+from steadyworker.dashboard.paging import ListPart
 from steadyworker.dashboard.queues import recorded_depth
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.ledger.base import State
-from steadyworker.ledger.fleet import workers
-from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Wanted
+from steadyworker.ledger.fleet import of_namespace, workers
+from steadyworker.ledger.listing import Listing, Liveness, Wanted
 from steadyworker.units import count_text
 
-MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 60, 20
-"""The largest numbers of rows, so that a page has less than 100 kB; the page names how many it leaves out."""
-
-_COUNTED = 1000
-"""The number of waiting jobs beyond which the page only shows that there are more."""
+MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 40, 20
+"""The numbers of jobs in a part of each list, so that a page has less than 100 kB."""
 
 
-class RunningPage:
+class AskedLists(Struct, frozen=True):
+    """What the address of the page names: the broker and the queue, or all, and the part of each list."""
+
+    namespace: str | None = None
+    queue: str | None = None
+    needs: int = 1
+    page: int = 1
+    waiting: int = 1
+
+
+class RunningPage(Struct, frozen=True):
     """
     The content of the first page.
 
     Attributes:
         headline, summary: The answer to "does anything need me?", and what runs where.
-        queue: The only queue that is shown; empty for all.
-        notices, running, waiting: The rows that the page shows.
-        all_notices, all_running, all_waiting: The numbers of all of them.
-        more_waiting: True if more jobs wait than were counted.
+        namespace, queue: The only queue that is shown; empty for all.
+        all_notices: The number of all things that need a person.
+        others: The notices about worker processes and queues; many of one kind are one notice.
+        needs, running, waiting: The shown parts of the lists of jobs.
     """
 
-    def __init__(self, once: ReadOnce, now: float, namespace: str | None, queue: str | None) -> None:
-        ledger = once.as_ledger
-        self.queue = queue or ""
-        self.notices: list[Notice] = []
-        self.running: list[JobLine] = []
-        self.waiting: list[JobLine] = []
-        self.all_notices = self.all_running = self.all_waiting = 0
-        for job in Listing(ledger, Wanted(namespace=namespace, queue=queue), now).jobs():
-            # What needs a person comes first, then what runs, then what waits, then what has ended.
-            if self.more_waiting or (job.need is None and job.row.state in (State.DONE, State.DEAD)):
-                break
-            self._add(job, now)
-        processes = workers(ledger, now)
-        names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
-        queues = queues_now(ledger, names, recorded_depth(ledger))
-        others = [] if queue is not None else [each for process in processes for each in worker_notices(process, now)]
-        others += queue_notices(queues)
-        self.all_notices += len(others)
-        # A hundred dead jobs must not hide a dead worker process.
-        self.notices = [*self.notices[: max(MOST_NOTICES // 2, MOST_NOTICES - len(others))], *others]
-        self.notices.sort(key=lambda notice: notice.level != "error")
-        del self.notices[MOST_NOTICES:]
-        self.headline = headline(self.all_notices)
-        living = sum(process.liveness is not Liveness.GONE for process in processes)
-        self.summary = _summary(self.all_running, living, sum(each.depth.ready or 0 for each in queues))
+    headline: str
+    summary: str
+    namespace: str
+    queue: str
+    all_notices: int
+    others: list[Notice]
+    needs: ListPart[Notice]
+    running: ListPart[JobLine]
+    waiting: ListPart[JobLine]
 
     @property
-    def more_waiting(self) -> bool:
-        """True if more jobs wait than were counted."""
-        return self.all_waiting > _COUNTED
+    def notices(self) -> list[Notice]:
+        """The notices that the page shows, errors first; those of worker processes and queues stand on the first part."""
+        shown = [*self.needs.rows, *(self.others if self.needs.page == 1 else ())]
+        return sorted(shown, key=lambda notice: notice.level != "error")
 
-    def _add(self, job: ListedJob, now: float) -> None:
-        if job.need is not None:
-            self.all_notices += 1
-            if len(self.notices) < MOST_NOTICES:
-                self.notices.append(job_notice(job, now))
-        if job.row.state is State.RUNNING:
-            self.all_running += 1
-            if len(self.running) < MOST_RUNNING:
-                self.running.append(job_line(job, now))
-        elif job.row.state not in (State.DONE, State.DEAD):
-            self.all_waiting += 1
-            if len(self.waiting) < MOST_WAITING:
-                self.waiting.append(job_line(job, now))
+
+def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
+    """Return the content of the first page."""
+    ledger, namespace, queue = once.as_ledger, asked.namespace, asked.queue
+    listing = Listing(ledger, Wanted(namespace=namespace, queue=queue), now)
+    needs = listing.needing((asked.needs - 1) * MOST_NOTICES, MOST_NOTICES)
+    running = listing.running((asked.page - 1) * MOST_RUNNING, MOST_RUNNING)
+    waiting = listing.waiting((asked.waiting - 1) * MOST_WAITING, MOST_WAITING)
+    runs = ledger.facts.last_runs(tuple(job.row.id for job in running.jobs)) if running.jobs else {}
+    began = {id: began_text(number, because) for id, (number, because) in runs.items()}
+    processes = of_namespace(ledger, workers(ledger), namespace)
+    names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
+    queues = queues_now(ledger, names, recorded_depth(ledger))
+    others, number = grouped_notices(processes if queue is None else (), queues, now)
+    living = sum(process.liveness is not Liveness.GONE for process in processes)
+    return RunningPage(
+        headline(needs.number + number),
+        _summary(running.number, living, sum(each.depth.ready or 0 for each in queues)),
+        namespace or "",
+        queue or "",
+        needs.number + number,
+        others,
+        ListPart([job_notice(job, now) for job in needs.jobs], needs.number, needs.offset, MOST_NOTICES),
+        ListPart(
+            [job_line(job, now, began.get(job.row.id, "")) for job in running.jobs],
+            running.number,
+            running.offset,
+            MOST_RUNNING,
+        ),
+        ListPart([job_line(job, now) for job in waiting.jobs], waiting.number, waiting.offset, MOST_WAITING),
+    )
 
 
 def _summary(running: int, living: int, ready: int) -> str:

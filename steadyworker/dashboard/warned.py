@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from steadyworker.dashboard.notices import Notice, job_notice, queue_notices
 from steadyworker.dashboard.pictures import DAY
 from steadyworker.dashboard.queues import recorded_depth
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.ledger.base import Ledger, OwnerSeen
+from steadyworker.ledger.base import Ledger, Need, OwnerSeen
 from steadyworker.ledger.facts import LinkEvent, ReportedFinding
 from steadyworker.ledger.lease import attended
 from steadyworker.ledger.listing import Listing, Liveness, Wanted, liveness
@@ -82,7 +82,8 @@ def warnings_page(once: ReadOnce, now: float, namespace: str | None) -> Warnings
     ]
     lines = _findings(living)
     pairs = [pair for pair in ledger.bindings() if namespace in (None, pair[0])]
-    overdue = list(islice(Listing(ledger, Wanted(namespace, overdue=True), now).jobs(), MOST_OVERDUE + 1))
+    needing = Listing(ledger, Wanted(namespace), now).needing(0, MOST_OVERDUE + 1).jobs  # the most urgent first
+    overdue = list(takewhile(lambda job: job.need in (Need.STRANDED, Need.OVERDUE), needing))
     queues = queues_now(ledger, pairs, recorded_depth(ledger))
     shown = overdue[:MOST_OVERDUE_SHOWN]
     notices = [

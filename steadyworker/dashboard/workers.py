@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from steadyworker.dashboard.notices import trouble_text, troubles_of, worker_name
+from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.pictures import DAY, Strip, strip
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.facts import LinkEvent
-from steadyworker.ledger.fleet import Trouble, WorkerNow, workers
+from steadyworker.ledger.fleet import Trouble, WorkerNow, of_namespace, workers
 from steadyworker.ledger.listing import Liveness
 from steadyworker.units import count_text, span
 
 MOST_WORKERS = 40
-"""The largest number of worker processes on the page; those in trouble come first."""
+"""The number of worker processes in a part of the list; those in trouble come first."""
 
 _MOST_STRIPS = 6
 _MOST_SEGMENTS = 480
@@ -34,28 +35,25 @@ class WorkerLine(Struct, frozen=True):
 
 
 class WorkersPage(Struct, frozen=True):
-    """The content of the page; `all_workers` is the number of worker processes, also of those that are left out."""
+    """The content of the page."""
 
     headline: str
-    workers: Sequence[WorkerLine]
-    all_workers: int
+    workers: ListPart[WorkerLine]
 
 
-def workers_page(once: ReadOnce, now: float, namespace: str | None) -> WorkersPage:
+def workers_page(once: ReadOnce, now: float, namespace: str | None, page: int = 1) -> WorkersPage:
     """Return the content of the page of the worker processes."""
     ledger = once.as_ledger
-    found = [
-        each
-        for each in workers(ledger, now)
-        if namespace is None or any(name.startswith(f"{namespace}/") for name in each.names)
-    ]
+    found = of_namespace(ledger, workers(ledger), namespace)
+    part = part_of(found, page, MOST_WORKERS)
+    shown = {each.seen.owner for each in part.rows}
     events: dict[str, list[LinkEvent]] = {}
     for event in ledger.facts.link_events(now - DAY):
-        events.setdefault(event.owner, []).append(event)
-    shown = found[:MOST_WORKERS]
-    most = _MOST_SEGMENTS // max(1, sum(len(each.names[:_MOST_STRIPS]) for each in shown))
-    lines = [_line(each, events.get(each.seen.owner, []), now, most) for each in shown]
-    return WorkersPage(_headline(found, now), lines, len(found))
+        if event.owner in shown:
+            events.setdefault(event.owner, []).append(event)
+    most = _MOST_SEGMENTS // max(1, sum(len(each.names[:_MOST_STRIPS]) for each in part.rows))
+    lines = [_line(each, events.get(each.seen.owner, []), now, most) for each in part.rows]
+    return WorkersPage(_headline(found, now), ListPart(lines, part.number, part.offset, part.size))
 
 
 def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float, most: int) -> WorkerLine:

@@ -324,6 +324,84 @@ class OwnerSeen(Struct, frozen=True):
     report: OwnerReport | None = None
 
 
+class Need(StrEnum):
+    """
+    The reason why a job needs a person, the most urgent first.
+
+    STRANDED: Its message is lost, and no worker process starts it by itself.
+    OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
+    CRASHING: Its process crashed, or its worker process was lost, twice or more (`listing.CRASHES`).
+    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
+    STUCK: Its run, which reported progress before, has reported none for half an hour (`listing.STUCK_AFTER`).
+    DEAD: It failed for good within the last day.
+    """
+
+    STRANDED = "stranded"
+    OVERDUE = "overdue"
+    CRASHING = "crashing"
+    NO_WORKER = "no worker"
+    STUCK = "stuck"
+    DEAD = "dead"
+
+
+class HeldJobs(Struct, frozen=True):
+    """
+    The jobs of one queue that one worker process holds, as numbers.
+
+    Attributes:
+        owner, namespace, queue: The worker process and the queue.
+        jobs: The number of these jobs.
+        running: The number of those that run; the others are in their settlement.
+        stalled: The keys of the runs that reported progress, but none for the asked time.
+    """
+
+    owner: str
+    namespace: str
+    queue: str
+    jobs: int
+    running: int
+    stalled: tuple[str, ...] = ()
+
+
+class NeedsOf(Struct, frozen=True):
+    """
+    The conditions from which an unfinished job, or a dead one, needs a person (`Need`).
+
+    Attributes:
+        namespace, queue: Only jobs of this namespace, or of this queue.
+        overdue: Seconds from which a job is late.
+        lost: The number of crashes and losses together.
+        stalled: Seconds without progress, for a run that reported progress.
+        dead: The greatest age of the end of a dead job, in seconds.
+        dead_owners: The owners that are proven dead.
+        alone: Each owner with a queue (owner, namespace, queue) that no other living owner consumes.
+    """
+
+    namespace: str | None
+    queue: str | None
+    overdue: float
+    lost: int
+    stalled: float
+    dead: float
+    dead_owners: tuple[str, ...] = ()
+    alone: tuple[tuple[str, str, str], ...] = ()
+
+
+class JobsPage(Struct, frozen=True):
+    """
+    A part of a list of jobs; from an offset beyond the end of the list, it is the first part.
+
+    Attributes:
+        jobs: The jobs, each with its last progress and its need.
+        number: The number of all jobs of the list.
+        offset: The number of jobs before this part.
+    """
+
+    jobs: Sequence[tuple[Row, Progress | None, Need | None]]
+    number: int
+    offset: int = 0
+
+
 class Orders(Struct, frozen=True):
     """
     The orders of people that concern one worker process.
@@ -636,6 +714,32 @@ class Ledger(Protocol):
 
     def jobs(self, which: JobFilter = EVERY_ROW) -> Iterable[tuple[Row, Progress | None]]:
         """Return the rows that fit these conditions, newest first, each with the run's last progress; for people."""
+        ...
+
+    def held(self, stalled: float) -> Sequence[HeldJobs]:
+        """Return the number of jobs that each owner holds of each queue, with the runs that had no progress for `stalled` seconds; for people."""
+        ...
+
+    def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
+        """
+        Return the jobs that need a person, the most urgent first, then the newest, from `offset` on, at most `limit`; for people.
+
+        Each job has one need, the first that fits, in the order of `Need`.
+        A dead job and a late one only count as the last round of their key.
+        """
+        ...
+
+    def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+        """Return the jobs that run, newest first, from `offset` on, at most `limit`; for people."""
+        ...
+
+    def waiting(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+        """
+        Return the unfinished jobs that do not run, from `offset` on, at most `limit`; for people.
+
+        Those in their settlement are first; the others are in the order in which their message must come.
+        A cancel that waits for its job is left out.
+        """
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

@@ -268,6 +268,14 @@ class Facts(Protocol):
         """
         ...
 
+    def last_runs(self, ids: Sequence[JobId]) -> Mapping[JobId, tuple[int, str]]:
+        """
+        Return, for each of these jobs, the number of its kept runs, and why the last of them began (`Attempt.because`).
+
+        Jobs without an attempt are left out.
+        """
+        ...
+
     def tracebacks(self, ids: Sequence[JobId]) -> Mapping[JobId, str]:
         """
         Return, for each of these jobs, the end of the last traceback that a run left, at most `TRACEBACK_END` characters.

@@ -7,14 +7,14 @@ A process unregisters itself at a normal end, so a registered process that no lo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import JobFilter, Ledger, OwnerSeen, State
-from steadyworker.ledger.lease import attended
+from steadyworker.ledger.base import Ledger, OwnerSeen
+from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import STUCK_AFTER, Liveness, liveness
 
 LOOP = 2
@@ -56,6 +56,8 @@ class WorkerNow(Struct, frozen=True):
         runs: The number of jobs that it holds.
         stuck: The keys of its runs without progress.
         deaths: The number of its predecessors that died within the last hour.
+        gone: The number of dead processes of its host and its queues, if no such process lives; otherwise 0.
+        gone_for: Seconds since the first of these renewed its leases for the last time.
         forsaken: The registered names of its queues that no living worker process consumes.
     """
 
@@ -66,6 +68,8 @@ class WorkerNow(Struct, frozen=True):
     stuck: tuple[str, ...] = ()
     deaths: int = 0
     forsaken: tuple[str, ...] = ()
+    gone: int = 0
+    gone_for: float = 0.0
 
     @property
     def names(self) -> Sequence[str]:
@@ -73,7 +77,7 @@ class WorkerNow(Struct, frozen=True):
         return attended(self.seen.queues)
 
 
-def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bool = False) -> Sequence[WorkerNow]:
+def workers(ledger: Ledger, times: Times | None = None, *, every: bool = False) -> Sequence[WorkerNow]:
     """
     Return the worker processes, those in trouble first.
 
@@ -83,15 +87,34 @@ def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bo
     seen = ledger.owners()
     held: Counter[str] = Counter()
     stuck: dict[str, list[str]] = {}
-    for row, progress in ledger.jobs(JobFilter(states=(State.RUNNING, State.MOVING))):
-        held[row.owner or ""] += 1
-        if progress is not None and (row.started_at or 0.0) <= progress.at < now - STUCK_AFTER:
-            stuck.setdefault(row.owner or "", []).append(row.id.key)
+    for each in ledger.held(STUCK_AFTER):
+        held[each.owner] += each.jobs
+        stuck.setdefault(each.owner, []).extend(each.stalled)
     lives = {each.owner: liveness(each, times) for each in seen}
-    found = [_worker(each, seen, lives, held[each.owner], tuple(stuck.get(each.owner, ()))) for each in seen]
+    alike: dict[tuple[str, tuple[str, ...]], list[OwnerSeen]] = {}
+    for owner in seen:
+        alike.setdefault(_kind(owner), []).append(owner)
+    kept = {name for owner in seen if lives[owner.owner] is not Liveness.GONE for name in attended(owner.queues)}
+    found = [
+        _worker(owner, alike[_kind(owner)], lives, kept, held[owner.owner], tuple(stuck.get(owner.owner, ())))
+        for owner in seen
+    ]
     shown = [each for each in found if every or each.runs or each.liveness is not Liveness.GONE or each.troubles]
     order = list(Trouble)
     return sorted(shown, key=lambda each: (_urgency(each, order), each.seen.host, each.seen.owner))
+
+
+def of_namespace(ledger: Ledger, listed: Sequence[WorkerNow], namespace: str | None) -> Sequence[WorkerNow]:
+    """Return the worker processes that consume a queue of this namespace, or all of them without a namespace."""
+    if namespace is None:
+        return listed
+    # A namespace can have slashes, so the beginning of a registered name does not show the namespace.
+    of = {registered_name(*pair): pair[0] for pair in ledger.bindings()}
+    return [each for each in listed if any(of.get(name) == namespace for name in each.names)]
+
+
+def _kind(owner: OwnerSeen) -> tuple[str, tuple[str, ...]]:
+    return owner.host, tuple(attended(owner.queues))
 
 
 def _urgency(worker: WorkerNow, order: Sequence[Trouble]) -> int:
@@ -99,10 +122,14 @@ def _urgency(worker: WorkerNow, order: Sequence[Trouble]) -> int:
 
 
 def _worker(
-    owner: OwnerSeen, every: Sequence[OwnerSeen], lives: Mapping[str, Liveness], runs: int, stuck: tuple[str, ...]
+    owner: OwnerSeen,
+    alike: Sequence[OwnerSeen],
+    lives: Mapping[str, Liveness],
+    kept: Collection[str],
+    runs: int,
+    stuck: tuple[str, ...],
 ) -> WorkerNow:
-    names = attended(owner.queues)
-    alike = [each for each in every if each.host == owner.host and attended(each.queues) == names]
+    """Return a worker process; `alike` are those of its host and queues, and `kept` the queues that a living one consumes."""
     now = lives[owner.owner]
     deaths = sum(lives[each.owner] is Liveness.GONE and each.seen_ago <= LOOP_WITHIN for each in alike)
     report = owner.report
@@ -110,8 +137,10 @@ def _worker(
         replaced = any(lives[each.owner] is not Liveness.GONE for each in alike)
         youngest = min(alike, key=lambda each: each.seen_ago).owner == owner.owner
         troubles = () if replaced or not youngest else (Trouble.GONE,)
-        kept = {name for each in every if lives[each.owner] is not Liveness.GONE for name in attended(each.queues)}
-        return WorkerNow(owner, now, troubles, runs, forsaken=tuple(name for name in names if name not in kept))
+        forsaken = tuple(name for name in attended(owner.queues) if name not in kept)
+        gone_for = max(each.seen_ago for each in alike)
+        gone = 0 if replaced else len(alike)
+        return WorkerNow(owner, now, troubles, runs, forsaken=forsaken, gone=gone, gone_for=gone_for)
     starting = report is not None and report.starting
     signs = {
         Trouble.CRASH_LOOP: deaths >= LOOP,

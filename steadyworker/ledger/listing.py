@@ -10,14 +10,27 @@ Nothing here decides which process runs a job.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import JobFilter, JobId, Ledger, Orphan, OwnerSeen, Progress, Row, State
+from steadyworker.ledger.base import (
+    JobFilter,
+    JobId,
+    JobsPage,
+    Ledger,
+    NeedsOf,
+    Orphan,
+    OwnerSeen,
+    Progress,
+    Row,
+    State,
+)
+from steadyworker.ledger.base import Need as Need  # noqa: PLC0414 - the callers of a listing import its values from here
 from steadyworker.ledger.facts import Pause, QueueReport
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.lost import OVERDUE, lost
@@ -86,26 +99,6 @@ class OwnerNow(Struct, frozen=True):
     connected: bool = True
 
 
-class Need(StrEnum):
-    """
-    The reason why a job needs a person.
-
-    STRANDED: Its message is lost, and no worker process starts it by itself.
-    OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
-    NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
-    CRASHING: Its process crashed, or its worker process was lost, `CRASHES` times or more.
-    STUCK: Its worker process lives, but its run, which reported progress before, has reported none for `STUCK_AFTER` seconds.
-    DEAD: It failed for good within the last day.
-    """
-
-    STRANDED = "stranded"
-    OVERDUE = "overdue"
-    NO_WORKER = "no worker"
-    CRASHING = "crashing"
-    STUCK = "stuck"
-    DEAD = "dead"
-
-
 class ListedJob(Struct, frozen=True):
     """
     A job of a listing: its row, its last progress, its `Orphan` if its message is late, its worker process, and its need.
@@ -119,6 +112,14 @@ class ListedJob(Struct, frozen=True):
     owner: OwnerNow | None = None
     need: Need | None = None
     pause: Pause | None = None
+
+
+class ListedPart(Struct, frozen=True):
+    """A part of a listing: its jobs, the number of all jobs of the listing, and the number of those before this part."""
+
+    jobs: Sequence[ListedJob]
+    number: int
+    offset: int
 
 
 class Wanted(Struct, frozen=True):
@@ -192,13 +193,59 @@ class Listing:
             for namespace, queue in ledger.bindings()
             if wanted.namespace in (None, namespace) and wanted.queue in (None, queue)
         ]
-        found = [
-            orphan
-            for stranded in (True, False)
-            for namespace, queue in self._bindings
-            for orphan in lost(ledger, namespace, queue, stranded=stranded)
-        ]
-        self.orphans: Mapping[JobId, Orphan] = {orphan.row.id: orphan for orphan in found}
+        self._orphans: dict[tuple[str, str], Mapping[JobId, Orphan]] = {}
+
+    def _orphans_of(self, namespace: str, queue: str) -> Mapping[JobId, Orphan]:
+        """Return the jobs of a queue whose message is late; the ledger is asked once."""
+        if (namespace, queue) not in self._orphans:
+            found = [
+                orphan
+                for stranded in (True, False)
+                for orphan in lost(self._ledger, namespace, queue, stranded=stranded)
+            ]
+            self._orphans[namespace, queue] = {orphan.row.id: orphan for orphan in found}
+        return self._orphans[namespace, queue]
+
+    def _orphan(self, row: Row) -> Orphan | None:
+        late = row.state is State.INTERRUPTED or row.late_by > 0
+        return self._orphans_of(row.id.namespace, row.id.queue).get(row.id) if late else None
+
+    def needing(self, offset: int, limit: int) -> ListedPart:
+        """Return a part of the jobs of these queues that need a person, whatever the other conditions are, the most urgent first."""
+        dead = tuple(each.owner for each in self._owners.values() if each.dead)
+        of_queues = (self._wanted.namespace, self._wanted.queue)
+        needs = NeedsOf(*of_queues, OVERDUE, CRASHES, STUCK_AFTER, DAY, dead, tuple(self._alone()))
+        return self._part(self._ledger.needing(needs, offset, limit))
+
+    def running(self, offset: int, limit: int) -> ListedPart:
+        """Return a part of the jobs of these queues that run, newest first."""
+        return self._part(self._ledger.running(self._wanted.namespace, self._wanted.queue, offset, limit))
+
+    def waiting(self, offset: int, limit: int) -> ListedPart:
+        """Return a part of the jobs of these queues that wait for their next run, in its order."""
+        return self._part(self._ledger.waiting(self._wanted.namespace, self._wanted.queue, offset, limit))
+
+    def _part(self, page: JobsPage) -> ListedPart:
+        jobs = []
+        for row, progress, need in page.jobs:
+            orphan = self._orphan(row)
+            lost_for_good = need is Need.OVERDUE and orphan is not None and orphan.hindrance is not None
+            jobs.append(self._job(row, progress, Need.STRANDED if lost_for_good else need))
+        return ListedPart(jobs, page.number, page.offset)
+
+    def _alone(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each owner that holds jobs of a queue which no other living owner consumes, or will consume after its pause."""
+        living = {
+            each.owner: each for each in self._owners.values() if liveness(each, self._times) is not Liveness.GONE
+        }
+        consume = Counter(name for each in living.values() for name in set(each.queues))
+        attend = Counter(name for each in living.values() for name in attended(each.queues))
+        for held in self._ledger.held(STUCK_AFTER):
+            name, own = registered_name(held.namespace, held.queue), living.get(held.owner)
+            paused = (held.namespace, held.queue) in self._pauses
+            names = () if own is None else attended(own.queues) if paused else own.queues
+            if (attend if paused else consume)[name] <= int(name in names):
+                yield held.owner, held.namespace, held.queue
 
     def jobs(self) -> Iterator[ListedJob]:
         """Yield each job once; the reads stop where the caller stops."""
@@ -253,7 +300,7 @@ class Listing:
                 yield self._job(row, progress)
 
     def _stranded(self) -> Iterator[ListedJob]:
-        for orphan in self.orphans.values():
+        for orphan in [each for pair in self._bindings for each in self._orphans_of(*pair).values()]:
             if orphan.hindrance is not None:
                 progress = self._ledger.last_progress(orphan.row.id)
                 if self._has_text(orphan.row, progress):
@@ -275,11 +322,11 @@ class Listing:
                 need = Need.STUCK
         goes_on = owner is not None and owner.liveness is not Liveness.GONE
         ended = row.state in (State.DONE, State.DEAD)
-        return ListedJob(row, progress, self.orphans.get(row.id), owner, need, None if goes_on or ended else pause)
+        return ListedJob(row, progress, self._orphan(row), owner, need, None if goes_on or ended else pause)
 
     def _need(self, row: Row) -> Need | None:
         """Return the need of a row that is the last round of its key."""
-        orphan = self.orphans.get(row.id)
+        orphan = self._orphan(row)
         if orphan is not None and orphan.hindrance is not None:
             return Need.STRANDED
         if row.late_by > OVERDUE:

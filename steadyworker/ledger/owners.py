@@ -109,7 +109,7 @@ def is_dead(directory: Path, owner: str) -> bool:
     """
     host, _, rest = owner.partition("/")
     boot = rest.partition("/")[0]
-    if boot != boot_id() and host != socket.gethostname():
+    if host != socket.gethostname() and boot != boot_id():  # in this order, because the boot's id is in a file
         return False
     try:
         return _is_free(lock_path(directory, owner))

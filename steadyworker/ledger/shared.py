@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.findings import FindingTexts
@@ -21,6 +21,8 @@ from steadyworker.ledger.base import (
     Hindrance,
     JobFilter,
     JobId,
+    Need,
+    NeedsOf,
     Orders,
     Orphan,
     Progress,
@@ -157,6 +159,20 @@ def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
     names = ("namespace", "queue", "late_by", "lost", "kept", "last", "snoozed", "since", "grep")
     return {name: getattr(which, name) for name in names} | {"snooze": SNOOZED}
+
+
+def needs_values(which: NeedsOf) -> Values:
+    """Return the conditions of a list of jobs that need a person; an owner with a queue is one text, with line feeds."""
+    values = asdict(which)
+    return values | {"alone": ["\n".join(each) for each in which.alone]}
+
+
+_NEEDS = tuple(Need)
+
+
+def need_of(number: int | None) -> Need | None:
+    """Return the need with this number in a statement."""
+    return None if number is None else _NEEDS[number]
 
 
 def unfinished(which: JobFilter) -> bool:

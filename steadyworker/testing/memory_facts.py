@@ -68,6 +68,12 @@ class MemoryFacts(Facts):
             return () if job is None else tuple(job.attempts.values())
 
     @override
+    def last_runs(self, ids: Sequence[JobId]) -> Mapping[JobId, tuple[int, str]]:
+        with self._lock:
+            runs = {id: list(self._jobs()[id].attempts.values()) for id in ids if id in self._jobs()}
+        return {id: (len(each), each[-1].because) for id, each in runs.items() if each}
+
+    @override
     def tracebacks(self, ids: Sequence[JobId]) -> Mapping[JobId, str]:
         with self._lock:
             jobs = self._jobs()
@@ -126,6 +132,10 @@ class MemoryFacts(Facts):
     def resume(self, namespace: str, queue: str) -> bool:
         with self._lock:
             return self._pauses.pop((namespace, queue), None) is not None
+
+    def is_paused(self, id: JobId) -> bool:
+        """Return whether the queue of this job is paused; the caller has the lock."""
+        return (id.namespace, id.queue) in self._pauses
 
     @override
     def pauses(self) -> Sequence[Pause]:

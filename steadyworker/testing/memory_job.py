@@ -175,6 +175,11 @@ class MemoryJob:
             moments.append(self.wake_at)
         return now - max(moments) if moments else None
 
+    def stalled(self, before: float) -> bool:
+        """Return whether the job runs, and its run reported progress, the last before this wall-clock time."""
+        start = self.started_at or 0.0
+        return self.state is State.RUNNING and self.progress is not None and start <= self.progress.at < before
+
     def begin(self, run: Began | None, version: str) -> None:
         """Record this run as an attempt, end a lost one, and keep only the last attempts."""
         self.lose_attempt(self.started_at or 0.0)

@@ -22,12 +22,16 @@ from steadyworker.ledger.base import (
     REPLAYED,
     Claimed,
     Ending,
+    HeldJobs,
     Hindrance,
     JobFilter,
     JobId,
+    JobsPage,
     KeptMessage,
     Ledger,
     Moving,
+    Need,
+    NeedsOf,
     Orders,
     Orphan,
     OwedCall,
@@ -43,7 +47,7 @@ from steadyworker.ledger.facts import Facts, OwnerReport
 from steadyworker.ledger.facts_rows import safe_report
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.shared import Retentions
-from steadyworker.outcome import Counters
+from steadyworker.outcome import Counters, JobState
 from steadyworker.testing.memory_facts import MemoryFacts
 from steadyworker.testing.memory_job import HELD, MemoryJob, fits
 from steadyworker.text.versions import version
@@ -471,6 +475,89 @@ class MemoryLedger(Ledger):
             for row, progress in listed
             if fits(row, which, last[row.id.namespace, row.id.queue, row.id.key], progress.note if progress else "")
         ]
+
+    @override
+    def held(self, stalled: float) -> Sequence[HeldJobs]:
+        with self._lock:
+            parts: dict[tuple[str, str, str], list[MemoryJob]] = {}
+            for job in self._jobs.values():
+                if job.owner is not None:
+                    parts.setdefault((job.owner, job.id.namespace, job.id.queue), []).append(job)
+            before = self._clock.wall() - stalled
+            return [
+                HeldJobs(
+                    *part,
+                    len(jobs),
+                    sum(job.state is State.RUNNING for job in jobs),
+                    tuple(job.id.key for job in jobs if job.stalled(before)),
+                )
+                for part, jobs in parts.items()
+            ]
+
+    @override
+    def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
+        with self._lock:
+            last = {(id.namespace, id.queue, id.key): id.round for id in sorted(self._jobs, key=lambda id: id.round)}
+            needs = []
+            for job in self._listed(which.namespace, which.queue):
+                need = self._need(job, which)
+                is_last = last[job.id.namespace, job.id.queue, job.id.key] == job.id.round
+                if need is not None and (is_last or need in (Need.NO_WORKER, Need.STUCK)):
+                    needs.append((need, job))
+            order = list(Need)
+            needs.sort(key=lambda each: order.index(each[0]))
+            return self._jobs_page(needs, offset, limit)
+
+    def _need(self, job: MemoryJob, which: NeedsOf) -> Need | None:
+        """Return the need of a job, or None."""
+        now, wall = self._clock.boottime(), self._clock.wall()
+        row = self._row(job)
+        if row.state in _ENDED:
+            dead = row.job_state is JobState.DEAD and (row.ended_at or 0.0) >= wall - which.dead
+            return Need.DEAD if dead else None
+        unseen = job.unseen_for(now, self._times.margin)
+        by_itself = self._set_back or self._hindrance(job) is None or self._facts.is_paused(job.id)
+        if row.state is State.INTERRUPTED and unseen is not None and unseen > which.overdue and not by_itself:
+            return Need.STRANDED
+        if row.late_by > which.overdue:
+            return Need.OVERDUE
+        if row.counters.crashes + row.counters.losses >= which.lost:
+            return Need.DEAD if job.dies else Need.CRASHING
+        over = row.state is State.RUNNING and (row.lease_over or row.owner in which.dead_owners)
+        if over and (row.owner, row.id.namespace, row.id.queue) in which.alone:
+            return Need.NO_WORKER
+        return Need.STUCK if job.stalled(wall - which.stalled) else None
+
+    @override
+    def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+        with self._lock:
+            found = [(None, job) for job in self._listed(namespace, queue) if job.state is State.RUNNING]
+            return self._jobs_page(found, offset, limit)
+
+    @override
+    def waiting(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+        with self._lock:
+            found = [
+                (None, job)
+                for job in self._listed(namespace, queue)
+                if job.state is State.MOVING or (job.owner is None and job.wake_at is not None)
+            ]
+            found.reverse()
+            found.sort(key=lambda each: -math.inf if each[1].wake_at is None else each[1].wake_at)
+            return self._jobs_page(found, offset, limit)
+
+    def _listed(self, namespace: str | None, queue: str | None) -> list[MemoryJob]:
+        """Return the jobs of a queue, or of all queues, newest first."""
+        return [
+            job
+            for id, job in reversed(self._jobs.items())
+            if namespace in (None, id.namespace) and queue in (None, id.queue)
+        ]
+
+    def _jobs_page(self, found: Sequence[tuple[Need | None, MemoryJob]], offset: int, limit: int) -> JobsPage:
+        start = offset if offset < len(found) else 0
+        jobs = [(self._row(job), job.progress, need) for need, job in found[start : start + limit]]
+        return JobsPage(jobs, len(found), start)
 
     @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

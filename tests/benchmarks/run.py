@@ -51,6 +51,7 @@ def main() -> int:
     if "--start" in sys.argv:
         return 0
     subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_readers"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_page"], cwd=ROOT, check=False)
     if "--no-brokers" not in sys.argv:
         subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_brokers"], cwd=ROOT, check=True)
     if "--no-spark" in sys.argv:

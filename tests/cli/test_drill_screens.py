@@ -15,7 +15,7 @@ from steadyworker.cli import job_lines, queues, workers
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Ledger, OwnerSeen
 from steadyworker.ledger.facts import LinkEvent
-from steadyworker.ledger.fleet import Trouble
+from steadyworker.ledger.fleet import Trouble, of_namespace
 from steadyworker.ledger.fleet import workers as all_workers
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Listing, Need, Wanted
@@ -123,7 +123,7 @@ def screens(fleet: Fleet, width: int, *, verbose: bool = False) -> list[str]:
     """Return what `jobs`, `queues` and `workers` show on a terminal of this width."""
     now = fleet.clock.wall()
     waiting = queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)
-    processes = all_workers(fleet.ledger, now)
+    processes = all_workers(fleet.ledger)
     tables = [
         job_lines.lines_of(list(listed(fleet).jobs()), width, now, verbose=verbose),
         queues.lines_of(waiting, width, now, verbose=verbose),
@@ -175,7 +175,7 @@ def test_what_needs_a_person_is_a_value_too(fleet: Fleet) -> None:
         "detached": None,
         "cancelled": None,
     }
-    found = all_workers(fleet.ledger, fleet.clock.wall())
+    found = all_workers(fleet.ledger)
     troubles = {each.seen.host: each.troubles for each in found if each.troubles}
     assert troubles == {
         "host-4": (Trouble.GONE,),
@@ -184,7 +184,7 @@ def test_what_needs_a_person_is_a_value_too(fleet: Fleet) -> None:
         "host-1": (Trouble.STUCK,),
     }
     assert len(found) == 10
-    assert len(all_workers(fleet.ledger, fleet.clock.wall(), every=True)) == 12
+    assert len(all_workers(fleet.ledger, every=True)) == 12
 
 
 def test_consumers_that_no_worker_explains_are_counted(fleet: Fleet) -> None:
@@ -231,9 +231,9 @@ def test_workers_of_a_namespace_are_those_that_consume_one_of_its_queues(fleet: 
     """The name of a namespace can have slashes."""
     fleet.ledger.bind("shop/eu", "exports", "shop/eu")
     fleet.ledger.register("worker-eu", "host-eu", [registered_name("shop/eu", "exports")])
-    listed = all_workers(fleet.ledger, fleet.clock.wall())
-    assert [each.seen.host for each in workers.of_namespace(fleet.ledger, listed, "shop/eu")] == ["host-eu"]
-    assert len(workers.of_namespace(fleet.ledger, listed, "shop")) == len(listed) - 1
+    listed = all_workers(fleet.ledger)
+    assert [each.seen.host for each in of_namespace(fleet.ledger, listed, "shop/eu")] == ["host-eu"]
+    assert len(of_namespace(fleet.ledger, listed, "shop")) == len(listed) - 1
 
 
 def test_no_screen_shows_a_secret(fleet: Fleet) -> None:
@@ -243,7 +243,7 @@ def test_no_screen_shows_a_secret(fleet: Fleet) -> None:
     records: list[Callable[[], object]] = [
         lambda: [job_lines.as_record(job, now) for job in listed(fleet).jobs()],
         lambda: [queues.as_record(each) for each in queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)],
-        lambda: [workers.as_record(each) for each in all_workers(fleet.ledger, now)],
+        lambda: [workers.as_record(each) for each in all_workers(fleet.ledger)],
     ]
     assert SECRET not in "".join(str(record()) for record in records)
 

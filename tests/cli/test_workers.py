@@ -33,7 +33,7 @@ def test_a_worker_process_that_has_just_started_is_not_called_detached() -> None
     """It claims its first job seconds before its second report; the first one cannot have its connection."""
     ledger, clock = holding("worker-1", set(), FIRST)
     (job,) = Listing(ledger, Wanted(), clock.wall()).jobs()
-    (worker,) = workers(ledger, clock.wall())
+    (worker,) = workers(ledger)
     assert job_why(job, clock.wall()) == ""
     assert worker.troubles == ()
     assert cells(worker, clock.wall())[3:7] == ["1/4", "starting", "–", "up"], "its job began after its report"
@@ -44,7 +44,7 @@ def test_a_worker_process_that_never_connects_is_detached_from_its_second_report
     second = OwnerReport(4711, "1.4.0", 0.0, "running", not_ready=("exports: broker: refused",), queues=FIRST.queues)
     ledger, clock = holding("worker-1", set(), second)
     (job,) = Listing(ledger, Wanted(), clock.wall()).jobs()
-    (worker,) = workers(ledger, clock.wall())
+    (worker,) = workers(ledger)
     assert job_why(job, clock.wall()) == "its worker has no connection to the broker; it goes on"
     assert worker.troubles == (Trouble.DETACHED, Trouble.NOT_READY)
     assert cells(worker, clock.wall())[4:6] == ["running", "lost"]
@@ -53,11 +53,11 @@ def test_a_worker_process_that_never_connects_is_detached_from_its_second_report
 def test_a_dead_worker_process_whose_queue_has_no_other_worker_has_no_heir() -> None:
     ledger, clock = holding("worker-1", {"worker-1"}, FIRST)
     clock.advance(9.0)
-    (worker,) = workers(ledger, clock.wall())
+    (worker,) = workers(ledger)
     alone = "died 9 s ago; no other worker consumes exports: read its log, and start it again"
     assert cells(worker, clock.wall())[-1] == alone
     ledger.register("worker-2", "host-2", [EXPORTS], FIRST)
-    gone, _ = workers(ledger, clock.wall())
+    gone, _ = workers(ledger)
     assert cells(gone, clock.wall())[-1] == alone.replace(
         "no other worker consumes exports", "another takes over its 1 job"
     )

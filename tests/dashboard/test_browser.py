@@ -17,7 +17,7 @@ from steadyworker.config.resolve import load
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.application import application
 from steadyworker.depth import Depth
-from steadyworker.ledger.base import JobId
+from steadyworker.ledger.base import JobId, Moving
 from steadyworker.ledger.facts import Action
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
@@ -25,6 +25,7 @@ from tests.brokers.install import MissingError
 from tests.conftest import Eventually
 from tests.dashboard.fleet_of_facts import FleetOfFacts, hostile
 from tests.dashboard.kit import served
+from tests.dashboard.test_paging import register
 from tests.deploy.judges.environment import missing
 from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser
 
@@ -91,6 +92,29 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(named) if named else tmp_path_factory.mktemp("pictures")
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_page_of_a_large_fleet_fits(browser: Browser, pictures: Path, scheme: str) -> None:
+    """Its lists have parts, and 37 dead worker processes are one notice."""
+    clock, dead = FakeClock(), set[str]()
+    fleet = FleetOfFacts(MemoryLedger(clock, Times(), is_dead=dead.__contains__), clock, dead)
+    fleet.fill()
+    for number in range(100):
+        register(fleet, number, "host-a" if number < 37 else f"host-{number}")
+        fleet.run(f"export-m-{number:03}", "new", None, None, seconds=0)
+        fleet.end(f"waits-{number}", reason="no such merchant", delay=600.0 + number)
+        fleet.end(f"dies-{number}", target=Moving.DEAD, reason="exhausted", error_class=f"Error{number}")
+    dead |= {f"many-{number}" for number in range(37)}
+    paths = {"running": "/?page=2&needs=2&broker=shop&queue=exports", "home": "/", "failures": "/failures?page=2"}
+    with served(application(fleet.ledger, checked_access(), clock=clock)) as url:
+        for name, path in {**paths, "workers": "/workers?page=2"}.items():
+            for width in WIDTHS:
+                browser.open(url + path, width=width, scheme=scheme)
+                assert browser.run("document.documentElement.scrollWidth") <= width
+                assert browser.run("document.querySelectorAll('.turn a[rel=prev], .turn a[rel=next]').length") > 0
+                assert browser.run(OVERLAPS) == []
+                browser.picture(pictures / f"large-{name}-{width}-{scheme}.png")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -21,7 +21,7 @@ from steadyworker.dashboard.failures import Sought, failures_page, own_frame
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.dashboard.running import RunningPage
+from steadyworker.dashboard.running import AskedLists, running_page
 from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
@@ -47,17 +47,29 @@ ADDRESSES = (
 )
 EVERY_LEDGER = pytest.mark.parametrize("facts", [sqlite, postgres], ids=["sqlite", "postgres"], indirect=True)
 CALLS = {
-    "running": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 7, "depths", "pauses", "link_events"],
+    "running": [
+        *(
+            "owners",
+            "pauses",
+            "held",
+            "needing",
+            "running",
+            "waiting",
+            "last_runs",
+            "bindings",
+            "depths",
+            "link_events",
+        ),
+    ],
     "failures": ["jobs", "jobs", "tracebacks"],
-    "queues": ["bindings", "minutes", "depths", "owners", "pauses", "jobs", "link_events"],
-    "workers": ["owners", "jobs", "link_events"],
-    "warnings": ["owners", "bindings", *["orphans"] * 4, *["jobs"] * 2, "depths", "pauses", *["link_events"] * 2],
+    "queues": ["bindings", "minutes", "depths", "owners", "pauses", "held", "link_events"],
+    "workers": ["owners", "held", "link_events"],
+    "warnings": ["owners", "bindings", "needing", "depths", "pauses", "held", "link_events", "link_events"],
     "actions": ["actions"],
     "job": [
         "owners",
         "bindings",
         "pauses",
-        *["orphans"] * 2,
         "last_round",
         "read",
         "last_progress",
@@ -68,7 +80,7 @@ CALLS = {
         "message",
     ],
 }
-"""The calls that each page makes, two of them for each queue on the first page; none is for one row."""
+"""The calls that each page makes; none is for one row, and only a queue with a late job on the page has calls of its own."""
 
 
 def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
@@ -131,7 +143,10 @@ def test_of_many_queues_those_in_need_come_first_on_a_small_page(facts: FleetOfF
     words = answered.words
     assert "252 queues, 1 needs a person, 1 paused" in words
     assert words.index("exports shop 40") < words.index("refunds shop 0") < words.index("a-queue-0 shop")
-    assert "50 of 252" in words
+    assert "1 to 50 of 252 Next part of: Queues" in words
+    last = request(page, "/queues?page=6").words
+    assert "Previous part of: Queues 251 to 252 of 252" in last
+    assert "Next part" not in last
     assert len(answered.text.encode()) < 100_000
 
 
@@ -366,7 +381,7 @@ def calls(facts: FleetOfFacts) -> dict[str, list[str]]:
     """Return the calls of the ledger that each page makes."""
     now = facts.clock.wall()
     pages: dict[str, Any] = {
-        "running": lambda once: RunningPage(once, now, None, None),
+        "running": lambda once: running_page(once, now, AskedLists()),
         "failures": lambda once: failures_page(once, now, Sought()),
         "queues": lambda once: queues_page(once, now, None),
         "workers": lambda once: workers_page(once, now, None),

@@ -16,7 +16,7 @@ from steadyworker.cli.output import ago
 from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.story_lines import story_lines
 from steadyworker.dashboard.notices import queue_notices, troubles_of
-from steadyworker.dashboard.queues import queues_page
+from steadyworker.dashboard.queues import queue_lines
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger import fleet
 from steadyworker.ledger.base import State
@@ -119,12 +119,12 @@ def read_table(once: ReadOnce, now: float, tab: Tab, namespace: str | None, text
             found, text = (found if states else _unfinished(found)), ""
             notes = list(pause_texts(ledger, now, namespace))
         case Tab.QUEUES:
-            lines = queues_page(once, now, namespace).queues
+            lines = queue_lines(once, now, namespace)
             found = iter([line.now for line in lines])
             notes = [f"{line.now.queue}: {why}" for line in lines for names, why in line.unknown if names == "now"]
         case Tab.WORKERS:
-            listed = fleet.workers(ledger, now)
-            found = iter(listed if namespace is None else workers.of_namespace(ledger, listed, namespace))
+            listed = fleet.workers(ledger)
+            found = iter(fleet.of_namespace(ledger, listed, namespace))
             notes = list(workers.notes(ledger, now, namespace))
         case Tab.ACTIONS:
             found = iter(ledger.facts.actions(None, namespace, None, None, MOST_ROWS + 1))

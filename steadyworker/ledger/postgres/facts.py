@@ -163,10 +163,12 @@ class PostgresFacts(Facts):
         return [attempt_of(found) for found in self._fetch(sql.ATTEMPTS_OF, pk_values(id))]
 
     @override
+    def last_runs(self, ids: Sequence[JobId]) -> Mapping[JobId, tuple[int, str]]:
+        return {ids[place - 1]: (runs, why) for place, runs, why in self._fetch(sql.LAST_RUNS, _wanted(ids))}
+
+    @override
     def tracebacks(self, ids: Sequence[JobId]) -> Mapping[JobId, str]:
-        names = ("namespace", "queue", "key", "round")
-        wanted = {name: [getattr(id, name) for id in ids] for name in names}
-        found = self._fetch(_TRACEBACKS, {**wanted, "most": TRACEBACK_END})
+        found = self._fetch(_TRACEBACKS, {**_wanted(ids), "most": TRACEBACK_END})
         return {ids[number - 1]: end for number, end in found}
 
     @override
@@ -276,3 +278,8 @@ class PostgresFacts(Facts):
         if any(columns.values()):
             with self._renewals.connection() as db:
                 db.run(statement, columns)
+
+
+def _wanted(ids: Sequence[JobId]) -> dict[str, list[Any]]:
+    """Return the names of these jobs, with one array for each column."""
+    return {name: [getattr(id, name) for id in ids] for name in ("namespace", "queue", "key", "round")}

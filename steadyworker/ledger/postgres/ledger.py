@@ -20,6 +20,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -36,10 +37,13 @@ from steadyworker.ledger.base import (
     REPLAYED,
     Claimed,
     Ending,
+    HeldJobs,
     JobFilter,
     JobId,
+    JobsPage,
     KeptMessage,
     Ledger,
+    NeedsOf,
     Orders,
     Orphan,
     OwedCall,
@@ -83,6 +87,8 @@ from steadyworker.ledger.shared import (
     filter_values,
     kept_checkpoint,
     mine_values,
+    need_of,
+    needs_values,
     never_dead,
     no_ledger_finding,
     orders_of,
@@ -110,6 +116,9 @@ This wait is short, because the rows that the renewal has already locked stay lo
 
 _MOST_ROWS = 2000
 """The largest number of rows in a page of a listing; the first page has `PAGE_ROWS`, and each later page twice as many."""
+
+_EVERY = -7
+"""The column of a part of a list that has the number of the whole list; after it come those of the progress."""
 
 _SPAN = 50_000
 """The number of rows that one statement of a listing reads at most if only an index by number finds them."""
@@ -480,6 +489,37 @@ class PostgresLedger(Ledger):
         return self._pages(values | self._lease)
 
     @override
+    def held(self, stalled: float) -> Sequence[HeldJobs]:
+        return [
+            HeldJobs(owner, namespace, queue, jobs, running, tuple(keys or ()))
+            for owner, namespace, queue, jobs, running, keys in self._fetch(sql.HELD, {"stalled": stalled})
+        ]
+
+    @override
+    def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
+        values = needs_values(which) | {"dead_owners": list(which.dead_owners)}
+        return self._jobs_page(sql.NEEDING, values, offset, limit)
+
+    @override
+    def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+        return self._jobs_page(sql.RUNNING, {"namespace": namespace, "queue": queue}, offset, limit)
+
+    @override
+    def waiting(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+        return self._jobs_page(sql.WAITING, {"namespace": namespace, "queue": queue}, offset, limit)
+
+    def _jobs_page(self, statement: LiteralString, values: Values, offset: int, limit: int) -> JobsPage:
+        self.flush()
+        is_dead, jobs = cache(self._is_dead), []
+        found = self._fetch(statement, values | self._lease | {"offset": offset, "rows": limit})
+        for *row, need, _, done, total, note, at, before_at, before_done in found:
+            progress = None if at is None else progress_of(done, total, note, at, before_at, before_done)
+            jobs.append((row_of(row, is_dead), progress, need_of(need)))
+        if not jobs and offset:
+            return self._jobs_page(statement, values, 0, limit)
+        return JobsPage(jobs, found[0][_EVERY] if found else 0, offset)
+
+    @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
         return frozenset(uid for (uid,) in self._fetch(sql.ENDED, {"uids": list(uids)}))
 
@@ -559,14 +599,14 @@ class PostgresLedger(Ledger):
         """
         indexed = values["unfinished"] or values["states"] == [State.DEAD.value]
         ((below,),) = self._fetch(sql.ABOVE_ALL, {})
-        rows = PAGE_ROWS
+        rows, is_dead = PAGE_ROWS, cache(self._is_dead)
         while below > 0:
             start = 0 if indexed else max(0, below - _SPAN)
             page = self._fetch(sql.PAGE, values | {"below": below, "start": start, "rows": rows})
             for *row, is_wanted, number, done, total, note, at, before_at, before_done in page:
                 if is_wanted:
                     progress = None if at is None else progress_of(done, total, note, at, before_at, before_done)
-                    yield row_of(row, self._is_dead), progress
+                    yield row_of(row, is_dead), progress
                 below = number
             if len(page) < rows:
                 below = start

@@ -457,6 +457,79 @@ PAGE = f"""
         AND (NOT %(kept)s::bool OR EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number))
     ORDER BY number DESC LIMIT %(rows)s
 """
+_OF_QUEUE = """(%(namespace)s::text IS NULL OR namespace = %(namespace)s)
+    AND (%(queue)s::text IS NULL OR queue = %(queue)s)"""
+_IS_STALLED = f"""state = 'running' AND started_at < {after("- %(stalled)s::float8")} AND EXISTS (
+    SELECT FROM steadyworker_progress AS last WHERE last.uid = steadyworker_jobs.uid
+        AND at >= extract(epoch FROM started_at)::float8 AND at < extract(epoch FROM {after("- %(stalled)s::float8")})::float8
+)"""
+HELD = f"""
+    SET LOCAL jit = off;
+    SELECT
+        owner, namespace, queue, count(*), count(*) FILTER (WHERE state = 'running'),
+        array_agg(key) FILTER (WHERE {_IS_STALLED})
+    FROM steadyworker_jobs WHERE owner IS NOT NULL GROUP BY owner, namespace, queue
+"""
+# A job that a worker process starts by itself, later, needs no person, and neither does a job of a paused queue.
+_IS_STRANDED = f"""
+    state = 'interrupted' AND fence > 0 AND wake_at < {after("- %(overdue)s::float8")} AND (
+        fence < coalesce((
+            SELECT trusted_from FROM steadyworker_attended WHERE name = namespace || '/' || queue
+        ), 9223372036854775807)
+        OR NOT EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number)
+    ) AND NOT EXISTS (
+        SELECT FROM steadyworker_pauses AS pause
+        WHERE pause.namespace = steadyworker_jobs.namespace AND pause.queue = steadyworker_jobs.queue
+    )
+"""
+_NEED = f"""CASE
+    WHEN {_IS_STRANDED} THEN 0
+    WHEN {_DUE} < {after("- %(overdue)s::float8")} THEN 1
+    WHEN crashes + losses >= %(lost)s::bigint THEN CASE WHEN state = 'moving' AND target = 'dead' THEN 5 ELSE 2 END
+    WHEN state = 'running' AND ({NOW} > lease_until + make_interval(secs => %(margin)s) OR owner = ANY(%(dead_owners)s::text[]))
+        AND owner || chr(10) || namespace || chr(10) || queue = ANY(%(alone)s::text[]) THEN 3
+    WHEN {_IS_STALLED} THEN 4
+END"""
+# With `OFFSET 0`, the server searches a later round only for the few rows that have a need.
+_NEEDING = f"""
+    SELECT number AS place, number, need, count(*) OVER () AS every FROM (
+        SELECT number, need FROM (
+            SELECT number, namespace, queue, key, round, {_NEED} AS need
+            FROM steadyworker_jobs WHERE {UNFINISHED} AND {_OF_QUEUE} OFFSET 0
+        ) AS steadyworker_jobs WHERE need IN (3, 4) OR (need IS NOT NULL AND {LAST_OF_ITS_KEY})
+        UNION ALL SELECT number, 5 FROM steadyworker_jobs
+        WHERE state = 'dead' AND ended_at >= {after("- %(dead)s::float8")} AND {_OF_QUEUE}
+            AND reason IS DISTINCT FROM 'cancelled: ' || cancel_reason AND {LAST_OF_ITS_KEY}
+    ) AS needy ORDER BY need, number DESC LIMIT %(rows)s OFFSET %(offset)s
+"""
+_RUNNING = f"""
+    SELECT number AS place, number, NULL::int AS need, count(*) OVER () AS every FROM steadyworker_jobs
+    WHERE owner IS NOT NULL AND state = 'running' AND {_OF_QUEUE} ORDER BY number DESC LIMIT %(rows)s OFFSET %(offset)s
+"""
+_WAITING = f"""
+    SELECT row_number() OVER (ORDER BY wake_at, number) AS place, number, NULL::int AS need, every FROM (
+        SELECT number, CASE WHEN owner IS NULL THEN wake_at ELSE '-infinity' END AS wake_at, count(*) OVER () AS every
+        FROM steadyworker_jobs
+        WHERE ((owner IS NULL AND wake_at IS NOT NULL) OR (owner IS NOT NULL AND state = 'moving')) AND {_OF_QUEUE}
+        ORDER BY 2, 1 LIMIT %(rows)s OFFSET %(offset)s
+    ) AS waits
+"""
+
+
+def _page(chosen: LiteralString, order: LiteralString) -> LiteralString:
+    """Return the statement of the rows that the statement `chosen` finds, each with its need and the number of the whole list."""
+    return f"""
+        SET LOCAL jit = off;
+        SELECT {COLUMNS}, need, every, {_PROGRESS}
+        FROM ({chosen}) AS chosen JOIN steadyworker_jobs USING (number)
+            LEFT JOIN (SELECT uid, {_PROGRESS} FROM steadyworker_progress) AS progress USING (uid)
+        ORDER BY {order}
+    """
+
+
+NEEDING = _page(_NEEDING, "need, place DESC")
+RUNNING = _page(_RUNNING, "place DESC")
+WAITING = _page(_WAITING, "place")
 ABOVE_ALL = "SELECT coalesce(max(number), 0) + 1 FROM steadyworker_jobs"
 FORGET = f"""
     DELETE FROM steadyworker_jobs WHERE {_JOB} AND state = 'dead' AND (checkpoint IS NULL OR EXISTS (
@@ -485,6 +558,16 @@ HOLDING = """
         OR EXISTS (SELECT FROM steadyworker_owners AS registered WHERE registered.owner = asked.owner)
 """
 UNREGISTER = "DELETE FROM steadyworker_owners WHERE owner = %(owner)s"
+LAST_RUNS = """
+    SELECT wanted.place, run.runs, run.because
+    FROM unnest(%(namespace)s::text[], %(queue)s::text[], %(key)s::text[], %(round)s::bigint[])
+            WITH ORDINALITY AS wanted (namespace, queue, key, round, place)
+        JOIN steadyworker_jobs USING (namespace, queue, key, round)
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS runs, (array_agg(because ORDER BY kept.fence DESC))[1] AS because
+            FROM steadyworker_attempts AS kept WHERE kept.number = steadyworker_jobs.number
+        ) AS run WHERE run.runs > 0
+"""
 OWNERS = f"""
     SELECT owner, host, queues, extract(epoch FROM {NOW} - seen_at)::float8, report FROM steadyworker_owners
     WHERE seen_at > {NOW} - make_interval(secs => %(keep_owners)s)

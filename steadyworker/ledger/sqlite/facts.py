@@ -123,9 +123,13 @@ class SqliteFacts(Facts):
         return [attempt_of(found) for found in self._fetch(sql.ATTEMPTS_OF, pk_values(id))]
 
     @override
+    def last_runs(self, ids: Sequence[JobId]) -> Mapping[JobId, tuple[int, str]]:
+        return {ids[index]: (runs, why) for index, runs, why in self._fetch(sql.LAST_RUNS, {"ids": _wanted(ids)})}
+
+    @override
     def tracebacks(self, ids: Sequence[JobId]) -> Mapping[JobId, str]:
-        wanted = json.dumps([(id.namespace, id.queue, id.key, id.round) for id in ids])
-        return {ids[index]: end for index, end in self._fetch(_TRACEBACKS, {"ids": wanted, "most": TRACEBACK_END})}
+        values = {"ids": _wanted(ids), "most": TRACEBACK_END}
+        return {ids[index]: end for index, end in self._fetch(_TRACEBACKS, values)}
 
     @override
     def result(self, id: JobId) -> bytes | None:
@@ -250,3 +254,7 @@ class SqliteFacts(Facts):
         changed = self._change(statement, values)
         self._file.orders_changed()
         return changed
+
+
+def _wanted(ids: Sequence[JobId]) -> str:
+    return json.dumps([(id.namespace, id.queue, id.key, id.round) for id in ids])

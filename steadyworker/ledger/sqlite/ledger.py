@@ -14,6 +14,7 @@ import secrets
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,13 @@ from steadyworker.ledger.base import (
     REPLAYED,
     Claimed,
     Ending,
+    HeldJobs,
     JobFilter,
     JobId,
+    JobsPage,
     KeptMessage,
     Ledger,
+    NeedsOf,
     Orders,
     Orphan,
     OwedCall,
@@ -59,6 +63,8 @@ from steadyworker.ledger.shared import (
     filter_values,
     kept_checkpoint,
     mine_values,
+    need_of,
+    needs_values,
     never_dead,
     no_ledger_finding,
     orders_of,
@@ -468,6 +474,47 @@ class SqliteLedger(Ledger):
         return self._pages(which)
 
     @override
+    def held(self, stalled: float) -> Sequence[HeldJobs]:
+        found = self._fetch(sql.HELD, {"now": self._clock.wall(), "stalled": stalled})
+        return [
+            HeldJobs(owner, namespace, queue, jobs, running, tuple(json.loads(keys)))
+            for owner, namespace, queue, jobs, running, keys in found
+        ]
+
+    @override
+    def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
+        values = needs_values(which) | {"margin": self._times.margin}
+        values["dead_owners"] = json.dumps(which.dead_owners)
+        values["alone"] = json.dumps(values["alone"])
+        return self._jobs_page(sql.NEEDING, values, offset, limit)
+
+    @override
+    def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+        return self._jobs_page(sql.RUNNING, {"namespace": namespace, "queue": queue}, offset, limit)
+
+    @override
+    def waiting(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+        return self._jobs_page(sql.WAITING, {"namespace": namespace, "queue": queue}, offset, limit)
+
+    def _jobs_page(self, statement: str, values: Values, offset: int, limit: int) -> JobsPage:
+        """Return the jobs whose numbers this statement finds, in its order."""
+        self._file.catch_up()
+        now = {"now": self._clock.wall(), "boottime": self._clock.boottime(), "boot": self._boot}
+        values = values | now | {"rows": limit, "offset": offset}
+        with self._file.connection() as db:
+            values["untrusted"] = self._trust.lost(db)
+            chosen = db.execute(statement, values).fetchall()
+            if not chosen and offset:
+                offset = 0
+                chosen = db.execute(statement, values | {"offset": 0}).fetchall()
+            numbers = json.dumps([number for number, _, _ in chosen])
+            every = filter_values(EVERY_ROW) | {"states": None, "numbers": numbers}
+            found = {row[-_LISTED]: row for row in db.execute(sql.PAGE_OF_NUMBERS, every | now).fetchall()}
+        listed = self._lister()
+        jobs = [(*listed(found[number]), need_of(need)) for number, need, _ in chosen if number in found]
+        return JobsPage(jobs, chosen[0][-1] if chosen else 0, offset)
+
+    @override
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
         values = {"uids": json.dumps(list(uids)), "numbers": json.dumps([number_of(uid) for uid in uids])}
         return frozenset(uid for (uid,) in self._fetch(sql.ENDED, values))
@@ -591,6 +638,17 @@ class SqliteLedger(Ledger):
     def _row(self, found: Sequence[Any]) -> Row:
         return row_of(found, self._clock, self._times, self._boot, self._is_dead)
 
+    def _lister(self) -> Callable[[Sequence[Any]], tuple[Row, Progress | None]]:
+        """Return a function that makes the row and the progress of a listing; it searches the proof of an owner's death once."""
+        is_dead = cache(self._is_dead)
+
+        def listed(found: Sequence[Any]) -> tuple[Row, Progress | None]:
+            row, progress = found[:-_LISTED], found[-_LISTED + 1 :]
+            known = row_of(row, self._clock, self._times, self._boot, is_dead)
+            return known, None if progress[3] is None else progress_of(*progress)
+
+        return listed
+
     def _lock_is_free(self, owner: str) -> bool:
         return proof.is_dead(self.owners_dir, owner)
 
@@ -605,22 +663,19 @@ class SqliteLedger(Ledger):
             return
         held = which.late_by is None and frozenset(which.states or ()) <= {State.RUNNING, State.MOVING}
         numbers = [number for (number,) in self._fetch(sql.HELD_NUMBERS if held else sql.UNFINISHED_NUMBERS)]
+        listed = self._lister()
         for start in range(0, len(numbers), PAGE_ROWS):
             page = json.dumps(numbers[start : start + PAGE_ROWS])
-            yield from map(self._listed, self._fetch(sql.PAGE_OF_NUMBERS, values | {"numbers": page}))
+            yield from map(listed, self._fetch(sql.PAGE_OF_NUMBERS, values | {"numbers": page}))
 
     def _pages_of_all(self, statement: str, values: Values) -> Iterator[tuple[Row, Progress | None]]:
-        below = sys.maxsize
+        below, listed = sys.maxsize, self._lister()
         while True:
             page = self._fetch(statement, values | {"below": below, "rows": PAGE_ROWS})
-            yield from map(self._listed, page)
+            yield from map(listed, page)
             if len(page) < PAGE_ROWS:
                 return
             below = page[-1][-_LISTED]
-
-    def _listed(self, found: Sequence[Any]) -> tuple[Row, Progress | None]:
-        row, progress = found[:-_LISTED], found[-_LISTED + 1 :]
-        return self._row(row), None if progress[3] is None else progress_of(*progress)
 
 
 def _done(db: sqlite3.Connection, values: tuple[Any, ...], end: Ending | None) -> bool:

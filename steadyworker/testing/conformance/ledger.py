@@ -19,6 +19,7 @@ from steadyworker.testing.conformance.ledger_calls import CallPromises
 from steadyworker.testing.conformance.ledger_claims import ClaimPromises
 from steadyworker.testing.conformance.ledger_facts import FactPromises
 from steadyworker.testing.conformance.ledger_messages import MessagePromises
+from steadyworker.testing.conformance.ledger_people import PeoplePromises
 from steadyworker.testing.conformance.ledger_record import RecordPromises
 from steadyworker.testing.conformance.ledger_results import ResultPromises
 from steadyworker.testing.conformance.ledger_turns import TurnPromises
@@ -35,6 +36,7 @@ class LedgerSuite(
     AttemptPromises,
     ResultPromises,
     CallPromises,
+    PeoplePromises,
 ):
     """
     Tests of every promise of `steadyworker.ledger.base.Ledger` and `steadyworker.ledger.facts.Facts`.
