@@ -19,9 +19,8 @@ from steadyworker.cli.streams import OutputFailed
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.diagnosis.capture import read_capture
 from steadyworker.diagnosis.conversation import Known
-from steadyworker.diagnosis.ends import text_of_address
 from steadyworker.diagnosis.outputs import STDOUT, Outputs
-from steadyworker.diagnosis.relay import BrokerTarget
+from steadyworker.diagnosis.relay import BrokerTarget, text_of_address
 from steadyworker.diagnosis.tracing import Conversations, Tracing, check_installed
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
