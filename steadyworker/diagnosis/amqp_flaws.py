@@ -27,6 +27,7 @@ _FLAWS: Mapping[str, str] = {
 }
 _FOREIGN = {"http", "tls", "stomp"}
 _FRAME_TYPES = {1, 2, 3, 8}
+_HEADER = b"AMQP\0\0\x09\x01"
 
 
 def ends_with_channel(flaw: Flaw) -> bool:
@@ -38,8 +39,12 @@ def judge(line: Line, t: float, side: Side, flaw: Flaw, recent: Callable[[int], 
     """Write the flag for a flaw; `recent` returns the side's last bytes from an offset on."""
     flag = _flag_of(side, flaw)
     what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
-    if flaw.kind == "frame-end":
-        data = recent(flaw.offset)
+    evidence: bytes = flaw.raw
+    data = recent(flaw.offset) if flaw.kind in {"frame-end", "cut"} else b""
+    if side is Side.CLIENT and (header := data.find(_HEADER)) > 0:
+        flag, evidence = "amqp.second-header", _HEADER
+        what = f"The client sent a second protocol header inside of a frame, {header} bytes behind the frame's first byte: a forked process or another thread connects again over a connection that is open."
+    elif flaw.kind == "frame-end":
         inner = inner_amqp(data, frame_max or len(data))
         if inner is not None:
             flag = "amqp.interleaved-frames"
@@ -50,7 +55,7 @@ def judge(line: Line, t: float, side: Side, flaw: Flaw, recent: Callable[[int], 
         channel = _ON_CHANNEL.search(flaw.what)
         where = f" on channel {channel[1]}" if channel else ""
         what = f"The {side.label} mixed the frames of two messages{where}: {text(flaw.what)} (byte {flaw.offset} of its direction). Two threads write to this connection."
-    line.flag(t, flag, what, spelled(flaw.raw), unless_flagged=flag == "trace.unparsable")
+    line.flag(t, flag, what, spelled(evidence), unless_flagged=flag == "trace.unparsable")
 
 
 def _flag_of(side: Side, flaw: Flaw) -> str:

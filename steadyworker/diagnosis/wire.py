@@ -48,11 +48,15 @@ MOST_FLAGS = 20
 LONGEST_TEXT = 300
 """The largest number of characters of a text from a connection."""
 
+LONGEST_ID = 8
+"""The characters of a message's id or correlation id that events show."""
 
 FLAGS: Mapping[str, Level] = {
     "amqp.bad-arguments": "warning",
     "amqp.bad-method": "error",
     "amqp.channel-error": "error",
+    "amqp.broker-not-reading": "error",
+    "amqp.broker-silent": "warning",
     "amqp.channel-opened-twice": "error",
     "amqp.connection-error": "error",
     "amqp.connection-forced": "error",
@@ -81,6 +85,7 @@ FLAGS: Mapping[str, Level] = {
     "amqp.unlimited-prefetch": "warning",
     "amqp.wrong-version": "error",
     "rabbitmq.internal-error": "error",
+    "rabbitmq.login-refused": "error",
     "rocketmq.bad-frame": "warning",
     "rocketmq.broker-busy": "warning",
     "rocketmq.error-reply": "warning",
@@ -103,7 +108,10 @@ FLAGS: Mapping[str, Level] = {
     "rocketmq.topic-missing": "warning",
     "rocketmq.unknown-key": "error",
     "rocketmq.wrong-signature": "error",
+    "stomp.broker-not-reading": "error",
+    "stomp.broker-silent": "warning",
     "stomp.client-id-taken": "error",
+    "stomp.content-length": "error",
     "stomp.double-ack": "error",
     "stomp.duplicate-subscription": "error",
     "stomp.error-frame": "error",
@@ -111,8 +119,10 @@ FLAGS: Mapping[str, Level] = {
     "stomp.frame-too-large": "error",
     "stomp.http-on-port": "error",
     "stomp.late-heartbeat": "warning",
+    "stomp.login-refused": "error",
     "stomp.no-connect": "error",
     "stomp.peer-not-reading": "error",
+    "stomp.plain-on-tls-port": "error",
     "stomp.second-connect": "error",
     "stomp.tls-on-port": "error",
     "stomp.undefined-escape": "warning",
@@ -213,6 +223,12 @@ class Wire:
     def _write(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
+
+
+def shortened(value: object) -> str:
+    """Return the beginning of an id that an application has chosen, because the id can be the key of a person."""
+    shown = text(value)
+    return shown if len(shown) <= LONGEST_ID else f"{shown[:LONGEST_ID]}…"
 
 
 def text(value: object) -> str:
