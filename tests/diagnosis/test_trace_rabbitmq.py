@@ -135,6 +135,25 @@ def test_a_missed_heartbeat(trace: Traced) -> None:
     assert set(trace.flags()) == {"amqp.late-heartbeat"}
 
 
+def test_a_broker_that_is_frozen(vhost: Vhost) -> None:
+    """A proxy between the trace and the broker is stopped, because other tests need the broker itself."""
+    login, _, rest = vhost.url.rpartition("@")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    command = [sys.executable, "-m", "tests.benchmarks.plain_proxy", host, port]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
+        try:
+            assert proxy.stdout
+            to = f"127.0.0.1:{proxy.stdout.readline().strip()}"
+            url = f"{login}@{to}/{rest.partition('/')[2]}"
+            with Traced(url) as trace, AmqpClient(trace.through(), heartbeat=1):
+                proxy.send_signal(signal.SIGSTOP)
+                flag = trace.wait_flag("amqp.broker-silent")
+        finally:
+            proxy.kill()
+    assert flag["what"].startswith("The broker sent nothing for ")
+    assert flag["remedy"].startswith("Look at the broker's host")
+
+
 @pytest.mark.parametrize("capable", [True, False])
 def test_a_refused_login(trace: Traced, *, capable: bool) -> None:
     """Only a client with the capability gets a Connection.Close."""
