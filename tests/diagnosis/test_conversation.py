@@ -306,6 +306,16 @@ def test_a_body_that_contains_a_protocol_header_is_no_flag() -> None:
     assert told.flags == []
 
 
+def test_a_frame_that_another_one_cuts_is_found_in_bytes_that_came_before() -> None:
+    cut, inner = publish("jobs", bytes(2_000)), frame.marshal(commands.Queue.Declare(queue="inside"), 2)
+    told = Told()
+    told.amqp()
+    told.client(cut[:500], inner, cut[500:-500], cut[-500:])
+    assert told.flags == ["amqp.interleaved-frames"]
+    (flag,) = told.of("flag")
+    assert "another method frame begins 431 bytes behind its first byte" in flag["what"]
+
+
 def test_the_ids_that_an_application_gave_are_shortened() -> None:
     told = Told()
     told.amqp()
