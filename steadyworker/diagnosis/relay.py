@@ -1,12 +1,13 @@
 """
 The relay, which passes bytes between clients and the broker, and gives a copy to the reader (`tap.py`).
 
-The relay does not change, delay, reorder or interpret any byte.
+The relay does not change, reorder or interpret any byte.
 It passes a half-close on as a half-close, and a reset as a reset.
 While one side does not read, the relay does not read from the other side.
 Without a relay, the kernel would stop the other side in the same way.
 
 The relay is one event loop in its own thread, so a terminal that is stopped never stops a byte.
+While the reader reads, the relay waits up to `tracing._SWITCH` for the interpreter, so the fastest connections become slower.
 Each connection is one task, with one more task for each direction:
 
     | a direction | then |
