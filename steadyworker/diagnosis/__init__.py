@@ -17,8 +17,8 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `scan.py` | the search of a log's blocks: what the catalogue explains, and a count of the other errors |
 | `own_lines.py`, `remedies.py` | the fields of SteadyWorker's own lines; the remedies that its log adds |
 | `report.py` | a finding, for people and as JSON |
-| `relay.py`, `links.py`, `ends.py` | the relay between clients and the broker; its connections; its sockets |
-| `tap.py`, `tracing.py` | the copy of the relay's bytes for the reader process; the start and end of the relay |
+| `relay.py` | the relay between clients and the broker |
+| `tap.py`, `tracing.py` | the records that the relay passes to the reader; the start and end of the relay |
 | `conversation.py`, `silence.py` | one connection in a trace: protocol, silences, closes |
 | `amqp_conversation.py`, `amqp_channel.py`, `tags.py` | the meaning of AMQP's frames: connection, channels, delivery tags |
 | `amqp_flaws.py` | the flags of bytes that break AMQP |

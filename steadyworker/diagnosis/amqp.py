@@ -46,6 +46,9 @@ UNLIMITED = 134_217_728
 MOST_FLAWS = 100
 """The largest number of flaws of one kind that a reader returns, if the reader can still read the next frame after them."""
 
+HEADER = b"AMQP\0\0\x09\x01"
+"""The protocol header of AMQP 0-9-1."""
+
 _HEAD = struct.Struct(">BHI")
 _AROUND = _HEAD.size + 1  # the bytes of a frame around its payload
 _PROTOCOL_HEADER = 8
@@ -80,6 +83,8 @@ class AmqpReader:
     def __init__(self, *, frame_max: int = 131_072, opening: bool) -> None:
         self.frame_max = frame_max
         self.blind = False
+        self.inner_header: int | None = None
+        """The offset of the last protocol header in a body; another program has perhaps written it into the frame."""
         self._opening = opening
         self._methods, self._properties = _specification()
         self._offset = 0  # the offset of the first byte that is neither read nor skipped
@@ -90,12 +95,8 @@ class AmqpReader:
         self._contents: dict[int, int] = {}  # channel → bytes of its message's body that are still to come
         self._flaws: Counter[str] = Counter()
 
-    def feed(self, data: bytes | memoryview) -> list[Item]:
-        """
-        Read the next bytes of this direction, and return the items that these bytes complete.
-
-        If `data` is a view, it is not used after the return.
-        """
+    def feed(self, data: bytes) -> list[Item]:
+        """Read the next bytes of this direction, and return the items that these bytes complete."""
         items: list[Item] = []
         at, end = 0, len(data)
         while at < end and not self.blind:
@@ -196,10 +197,12 @@ class AmqpReader:
             return self._lose(items, "unparsable", f"{found} {place}, where a protocol header belongs", head)
         return self._lose(items, "frame-type", f"{found} {place}", head)
 
-    def _skip_body(self, data: bytes | memoryview, at: int, items: list[Item]) -> int:
+    def _skip_body(self, data: bytes, at: int, items: list[Item]) -> int:
         """Skip the body's bytes in `data`, and check the end octet after the last byte; return the place after the skipped bytes."""
         assert self._body is not None
         here = min(self._skip, len(data) - at)
+        if (inner := data.find(HEADER, at, at + here)) >= 0:
+            self.inner_header = self._offset + inner - at
         self._skip -= here
         self._offset += here
         at += here

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from steadyworker.diagnosis.tags import AckResult, Tags
+from steadyworker.diagnosis.tags import Tags
 from steadyworker.diagnosis.tap import Side
 
 PILE = 300
@@ -30,7 +30,6 @@ PILE = 300
 DELIVERY_TIMEOUT = 1800.0
 """The seconds in which RabbitMQ's default configuration lets a consumer acknowledge a delivery."""
 
-_MOST_TIMES = 1_000
 _TIMEOUT = "x-consumer-timeout"
 
 
@@ -84,7 +83,6 @@ class Channel:
     asked: deque[ChannelConsumer] = field(default_factory=deque)
     gets: deque[bool] = field(default_factory=deque)
     messages: dict[Side, PartialMessage] = field(default_factory=dict)
-    times: dict[int, float] = field(default_factory=dict)
     flagged: set[str] = field(default_factory=set)
 
     def consume(self, fields: Mapping[str, Any]) -> None:
@@ -106,39 +104,19 @@ class Channel:
     def delivered(self, t: float, tag: int, consumer: str) -> None:
         """Note a delivery to a consumer."""
         known = self.consumers.get(consumer)
-        needs_ack = known is None or not known.no_ack
-        self.tags.delivered(tag, needs_ack=needs_ack)
-        if needs_ack and len(self.times) < _MOST_TIMES:
-            self.times[tag] = t
-
-    def settle(self, tag: int, *, multiple: bool) -> AckResult:
-        """Note an acknowledgement."""
-        if multiple:
-            self.times = {each: t for each, t in self.times.items() if tag and each > tag}
-        else:
-            self.times.pop(tag, None)
-        return self.tags.settle(tag, multiple=multiple)
-
-    def oldest(self) -> tuple[int, float] | None:
-        """Return the oldest unacknowledged delivery, and its time; None if no such delivery is known."""
-        return next(iter(self.times.items()), None)
+        self.tags.delivered(tag, needs_ack=known is None or not known.no_ack, t=t)
 
     def end(self) -> None:
         """Note that the channel is closed, so all waiting messages go back to their queues."""
         self.state = ChannelState.CLOSED
         self.messages.clear()
         self.consumers.clear()
-        self.requeued()
-
-    def requeued(self) -> None:
-        """Note that all waiting messages went back to their queues."""
         self.tags.requeued()
-        self.times.clear()
 
-    def got(self, tag: int) -> None:
+    def got(self, t: float, tag: int) -> None:
         """Note a message that the client requested with Basic.Get."""
         no_ack = self.gets.popleft() if self.gets else False
-        self.tags.delivered(tag, needs_ack=not no_ack)
+        self.tags.delivered(tag, needs_ack=not no_ack, t=t)
 
     def pile(self) -> tuple[str, ChannelConsumer] | None:
         """Return a consumer without a prefetch if many deliveries wait, and no such consumer was reported before."""

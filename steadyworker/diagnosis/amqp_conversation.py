@@ -14,16 +14,14 @@ from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import spell
 from steadyworker.diagnosis.tags import AckResult
 from steadyworker.diagnosis.tap import Side
-from steadyworker.diagnosis.wire import text
+from steadyworker.diagnosis.wire import shortened, text
 
 _SETTLES = {"Basic.Ack", "Basic.Nack", "Basic.Reject"}
 _ANSWERS_CLOSE = {"Channel.Close", "Channel.CloseOk"}
 _HIDDEN = {"response", "challenge", "new_secret", "ticket", "capabilities", "out_of_band", "insist", "known_hosts"}
 _PEER = ("product", "version", "platform", "connection_name", "cluster_name")
-_PROPERTIES = (
-    *("delivery_mode", "content_type", "message_id", "correlation_id", "priority", "expiration", "reply_to"),
-    *("message_type", "app_id"),
-)
+_PROPERTIES = (*("delivery_mode", "content_type", "priority", "expiration", "reply_to", "message_type", "app_id"),)
+_IDS = ("message_id", "correlation_id")
 _COUNTS = ("x-delivery-count", "x-acquired-count")
 _MOST_ENTRIES = 16
 _LONGEST_KNOWN = 64
@@ -37,7 +35,7 @@ _CODES: Mapping[int, str] = {
     505: "amqp.interleaved-frames",
     541: "rabbitmq.internal-error",
 }
-_FRAME_ERROR_CODE = 501
+_REFUSED, _FRAME_ERROR_CODE = 403, 501
 _NEARLY = 0.95
 _SLACK = 0.25  # seconds for a delivery to arrive here on a busy machine; the broker's time limit already runs
 
@@ -56,9 +54,11 @@ class AmqpConversation:
         self._texts: dict[object, str] = {}
         self._proposed: dict[str, int] = {}
         self._closing: Side | None = None
+        self._logged_in: bool | None = None  # False between the login and the broker's reply
         self.blocked = ""
         """The broker's reason to stop reading from the client; empty if the broker reads."""
         self._methods: dict[tuple[Side, str], Callable[[float, Channel, Mapping[str, Any]], object]] = {
+            (Side.CLIENT, "Connection.StartOk"): self._login,
             (Side.BROKER, "Connection.Tune"): self._tune,
             (Side.CLIENT, "Connection.TuneOk"): self._tune_ok,
             (Side.CLIENT, "Connection.Close"): self._client_closes,
@@ -81,12 +81,12 @@ class AmqpConversation:
             ),
             (Side.BROKER, "Basic.Deliver"): self._delivered,
             (Side.CLIENT, "Basic.Get"): lambda _, channel, fields: channel.gets.append(bool(fields.get("no_ack"))),
-            (Side.BROKER, "Basic.GetOk"): lambda _, channel, fields: channel.got(fields.get("delivery_tag", 0)),
+            (Side.BROKER, "Basic.GetOk"): lambda t, channel, fields: channel.got(t, fields.get("delivery_tag", 0)),
             (Side.BROKER, "Basic.GetEmpty"): lambda _, channel, __: channel.gets and channel.gets.popleft(),
             (Side.CLIENT, "Basic.Ack"): self._ack,
             (Side.CLIENT, "Basic.Nack"): self._ack,
             (Side.CLIENT, "Basic.Reject"): self._ack,
-            (Side.BROKER, "Basic.RecoverOk"): lambda _, channel, __: channel.requeued(),
+            (Side.BROKER, "Basic.RecoverOk"): lambda _, channel, __: channel.tags.requeued(),
         }
 
     def missed(self, side: Side) -> AmqpReader:
@@ -115,7 +115,7 @@ class AmqpConversation:
             case Flaw() if item.kind == "interleaved" and (side in self._missed or ends_with_channel(item)):
                 pass  # the message began in bytes that were not read, or ended when its channel was closed
             case Flaw():
-                judge(self._line, t, side, item, recent, self.readers[side].frame_max)
+                judge(self._line, t, side, item, recent, self.readers[side])
 
     # --- Frames ----------------------------------------------------------------------------------------------------------
 
@@ -144,6 +144,7 @@ class AmqpConversation:
 
     def _content(self, t: float, side: Side, item: ContentHeader) -> None:
         properties = {name: self._value(item.properties[name]) for name in _PROPERTIES if name in item.properties}
+        properties |= {name: shortened(item.properties[name]) for name in _IDS if name in item.properties}
         headers = item.properties.get("headers")
         if isinstance(headers, Mapping):
             properties.update({name: headers[name] for name in _COUNTS if isinstance(headers.get(name), int)})
@@ -201,7 +202,17 @@ class AmqpConversation:
 
     # --- The connection --------------------------------------------------------------------------------------------------
 
+    def _login(self, _: float, __: Channel, ___: Mapping[str, Any]) -> None:
+        self._logged_in = False
+
+    def closed(self, t: float) -> None:
+        """Flag a broker that closes after the login without a reply, as for a client that cannot read `Connection.Close`."""
+        if self._logged_in is False and self._closing is None and self._line.closed_by is Side.BROKER:
+            what = "The broker closed the connection after the client's login, without a reply: it refused the login."
+            self._line.flag(t, "rabbitmq.login-refused", what, unless_flagged=True)
+
     def _tune(self, _: float, __: Channel, fields: Mapping[str, Any]) -> None:
+        self._logged_in = True
         self._proposed = dict(fields)
 
     def _tune_ok(self, t: float, _: Channel, fields: Mapping[str, Any]) -> None:
@@ -228,6 +239,8 @@ class AmqpConversation:
         self._closing = Side.BROKER
         code, reason = fields.get("reply_code", 0), text(fields.get("reply_text", ""))
         flag, evidence = _CODES.get(code, "amqp.connection-error"), []
+        if code == _REFUSED and self._logged_in is False:
+            flag = "rabbitmq.login-refused"
         if code == _FRAME_ERROR_CODE and (found := _FRAME_ERROR.search(reason)):
             numbers = {"type": int(found["type"])}
             if found["why"] == "frame_too_large":
@@ -326,7 +339,7 @@ class AmqpConversation:
         RabbitMQ 4.3 then cancels the consumer without a reason. RabbitMQ also does so if the queue was deleted.
         """
         tag = fields.get("consumer_tag", "")
-        consumer, oldest = channel.consumers.pop(tag, None), channel.oldest()
+        consumer, oldest = channel.consumers.pop(tag, None), channel.tags.oldest
         if consumer is None or oldest is None or t - oldest[1] < consumer.timeout * _NEARLY - _SLACK:
             return
         what = f"The broker cancelled the consumer {text(tag)} of the queue {text(consumer.queue)}: delivery {oldest[0]} had waited {t - oldest[1]:.1f} s for its acknowledgement, and the limit is {consumer.timeout:g} s."
@@ -355,7 +368,7 @@ class AmqpConversation:
     def _ack(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         tag = fields.get("delivery_tag", 0)
         highest = channel.tags.highest
-        settled = channel.settle(tag, multiple=bool(fields.get("multiple")))
+        settled = channel.tags.settle(tag, multiple=bool(fields.get("multiple")))
         if settled is AckResult.NOW or not channel.sure:
             return
         channel.flagged.add("tag")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from steadyworker.diagnosis.amqp import HEADER, AmqpReader
 from steadyworker.diagnosis.boundary import inner_amqp
 from steadyworker.diagnosis.frames import Flaw
 from steadyworker.diagnosis.line import Line, spelled
@@ -34,13 +35,20 @@ def ends_with_channel(flaw: Flaw) -> bool:
     return flaw.what.startswith("Channel.Close")
 
 
-def judge(line: Line, t: float, side: Side, flaw: Flaw, recent: Callable[[int], bytes], frame_max: int) -> None:
-    """Write the flag for a flaw; `recent` returns the side's last bytes from an offset on."""
+def judge(line: Line, t: float, side: Side, flaw: Flaw, recent: Callable[[int], bytes], reader: AmqpReader) -> None:
+    """Write the flag for a flaw that this reader returned; `recent` returns the side's last bytes from an offset on."""
     flag = _flag_of(side, flaw)
     what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
-    if flaw.kind == "frame-end":
-        data = recent(flaw.offset)
-        inner = inner_amqp(data, frame_max or len(data))
+    evidence: bytes = flaw.raw
+    data = recent(flaw.offset) if flaw.kind in {"frame-end", "cut"} else b""
+    header = data.find(HEADER)
+    if header < 0 and flaw.kind in {"frame-end", "cut"} and reader.inner_header is not None:
+        header = reader.inner_header - flaw.offset
+    if side is Side.CLIENT and header > 0:
+        flag, evidence = "amqp.second-header", HEADER
+        what = f"The client sent a second protocol header inside of a frame, {header} bytes behind the frame's first byte: a forked process or another thread connects again over a connection that is open."
+    elif flaw.kind == "frame-end":
+        inner = inner_amqp(data, reader.frame_max or len(data))
         if inner is not None:
             flag = "amqp.interleaved-frames"
             what = f"The {side.label} sent another frame inside of a frame: {text(flaw.what)}; another method frame begins {inner} bytes behind its first byte. Two threads write to this connection."
@@ -50,7 +58,7 @@ def judge(line: Line, t: float, side: Side, flaw: Flaw, recent: Callable[[int], 
         channel = _ON_CHANNEL.search(flaw.what)
         where = f" on channel {channel[1]}" if channel else ""
         what = f"The {side.label} mixed the frames of two messages{where}: {text(flaw.what)} (byte {flaw.offset} of its direction). Two threads write to this connection."
-    line.flag(t, flag, what, spelled(flaw.raw), unless_flagged=flag == "trace.unparsable")
+    line.flag(t, flag, what, spelled(evidence), unless_flagged=flag == "trace.unparsable")
 
 
 def _flag_of(side: Side, flaw: Flaw) -> str:

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import heapq
 import ipaddress
+import math
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from steadyworker.diagnosis.relay import text_of_address
 from steadyworker.diagnosis.tap import Side, TapRecord, What
 from steadyworker.errors import ConfigError
 
@@ -34,12 +35,13 @@ MOST_HELD = 4_194_304
 _FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
 _TCP = 6
 _HALF, _WHOLE = 1 << 31, 1 << 32
-_IPV4, _IPV6 = 0x0800, 0x86DD
-_TAGS = {0x8100, 0x88A8, 0x9100}  # VLAN
+_ETHERNET = 1
+_VLAN = {b"\x81\0", b"\x88\xa8", b"\x91\0"}
 _EXTENSIONS = {0, 43, 60}  # extension headers of IPv6: hop by hop, routing, destination
 _SHORTEST_HEAD = 20  # the bytes of the shortest head, both for IPv4 and for TCP
 _OVERHEAD = 100  # the bytes that a segment in the heap takes in addition to its data
-
+_LINKS = {0: 4, _ETHERNET: 14, 12: 0, 14: 0, 101: 0, 108: 4, 113: 16, 228: 0, 229: 0, 276: 20}
+"""For each link type, the bytes before the IP packet: loopback, Ethernet, IP, and `tcpdump -i any` (113, 276)."""
 
 _End = tuple[str, int]
 
@@ -67,7 +69,7 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]
             )
         connections = _CapturedConnections(port)
         for at, packet, whole in _packets(reader, path, pcapy.PcapError):
-            if (segment := _segment(packet, whole, _LINKS[link])) is not None:
+            if (segment := _segment(packet, whole, link)) is not None:
                 yield from connections.receive(at, segment)
         yield from connections.end()
 
@@ -94,8 +96,7 @@ def _packets(reader: Any, path: str | os.PathLike[str], failure: type[Exception]
 # --- From a packet to a segment of TCP ---
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     source: _End
     target: _End
     seq: int
@@ -105,75 +106,35 @@ class _Segment:
     missing: int  # bytes at the segment's end that were not captured
 
 
-def _ethernet(packet: bytes) -> tuple[int, int]:
-    at = 12
-    kind = int.from_bytes(packet[at : at + 2], "big")
-    while kind in _TAGS:
-        at += 4
-        kind = int.from_bytes(packet[at : at + 2], "big")
-    return at + 2, kind
-
-
-def _ip(start: int) -> Callable[[bytes], tuple[int, int]]:
-    """Return the function that finds an IP packet after `start` bytes; the packet's first half-byte is the IP version."""
-    return lambda packet: (start, {4: _IPV4, 6: _IPV6}.get(packet[start] >> 4 if len(packet) > start else 0, 0))
-
-
-_LINKS: dict[int, Callable[[bytes], tuple[int, int]]] = {
-    0: _ip(4),  # loopback of BSD and macOS
-    1: _ethernet,
-    12: _ip(0),
-    14: _ip(0),
-    101: _ip(0),
-    108: _ip(4),
-    113: lambda packet: (16, int.from_bytes(packet[14:16], "big")),  # tcpdump -i any
-    228: _ip(0),
-    229: _ip(0),
-    276: lambda packet: (20, int.from_bytes(packet[0:2], "big")),  # tcpdump -i any, since 2021
-}
-"""For each link type, a function that returns the place and the kind of the IP packet."""
-
-
-def _segment(packet: bytes, whole: int, link: Callable[[bytes], tuple[int, int]]) -> _Segment | None:
-    """Return the TCP segment of a packet; None if the packet has no segment or a part of one, or if the head was not captured."""
-    start, kind = link(packet)
+def _segment(packet: bytes, whole: int, link: int) -> _Segment | None:
+    """Return the TCP segment of a packet; None if it has none, or a part of one, or if the head was not captured."""
+    start = _LINKS[link]
+    while link == _ETHERNET and packet[start - 2 : start] in _VLAN:
+        start += 4
     try:
-        if kind == _IPV4:
+        version = packet[start] >> 4
+        if version == 4:  # noqa: PLR2004 - IP
             length, fragment, protocol = struct.unpack_from(">2xH2xHxB", packet, start)
             source, target = packet[start + 12 : start + 16], packet[start + 16 : start + 20]
             at = start + (packet[start] & 0x0F) * 4
-            if protocol != _TCP or fragment & 0x3FFF or at < start + _SHORTEST_HEAD:
-                return None
-        elif kind == _IPV6:
+        elif version == 6:  # noqa: PLR2004 - IP
             length, protocol = struct.unpack_from(">4xHB", packet, start)
             source, target = packet[start + 8 : start + 24], packet[start + 24 : start + 40]
-            at = start + 40
-            length = length and length + 40
+            at, length, fragment = start + 40, length and length + 40, 0
             while protocol in _EXTENSIONS:
                 protocol, at = packet[at], at + 8 + packet[at + 1] * 8
-            if protocol != _TCP:
-                return None
         else:
             return None
-        source_port, target_port, seq, ack, head, flags = struct.unpack_from(">HHIIBB", packet, at)
+        source_port, target_port, seq, ack, size, flags = struct.unpack_from(">HHIIBB", packet, at)
     except (struct.error, IndexError):
         return None
+    if protocol != _TCP or fragment & 0x3FFF or at < start + _SHORTEST_HEAD:
+        return None
     end = start + length if length else whole  # the length is missing if the network card itself cuts the packets
-    first = at + max(head >> 4, _SHORTEST_HEAD // 4) * 4
+    first = at + max(size >> 4, _SHORTEST_HEAD // 4) * 4
     data = packet[first:end]
-    return _Segment(
-        (_address(source), source_port),
-        (_address(target), target_port),
-        seq,
-        ack if flags & _ACK else None,
-        flags,
-        data,
-        max(0, end - first - len(data)),
-    )
-
-
-def _address(raw: bytes) -> str:
-    return str(ipaddress.ip_address(raw))
+    ends = ((str(ipaddress.ip_address(source)), source_port), (str(ipaddress.ip_address(target)), target_port))
+    return _Segment(*ends, seq, ack if flags & _ACK else None, flags, data, max(0, end - first - len(data)))
 
 
 # --- From segments to streams ---
@@ -182,78 +143,52 @@ def _address(raw: bytes) -> str:
 class _Direction:
     """One direction: its bytes in order, and the later bytes that came too early."""
 
-    def __init__(self, connection: int, side: Side) -> None:
+    def __init__(self) -> None:
         self.closed = False
-        self._connection = connection
-        self._side = side
+        self.end: int | None = None  # the position after the last byte, counted from the first byte
+        self.next = 0  # the position of the next byte
         self._first: int | None = None  # the sequence number of the first byte
-        self._next = 0  # the position of the next byte, counted from the first byte
         self._held: list[tuple[int, bytes, int]] = []  # a heap: position, bytes, and number of bytes missing after them
-        self._waiting = 0  # bytes in the heap
-        self._end: int | None = None  # the position after the last byte
+        self._waiting = 0
 
-    @property
-    def has_hole(self) -> bool:
-        """Whether bytes wait for earlier bytes."""
-        return bool(self._held)
+    def position(self, seq: int) -> int:
+        """Return the position of a sequence number; after the largest number, sequence numbers begin again."""
+        return self.next + (seq - (self._first or 0) - self.next + _HALF) % _WHOLE - _HALF
 
-    def receive(self, at: float, segment: _Segment) -> Iterator[TapRecord]:
-        """
-        Return the bytes of this segment, and the bytes that waited for them.
-
-        If earlier bytes are missing, hold the bytes of this segment.
-        """
+    def add(self, segment: _Segment) -> None:
+        """Hold the bytes of a segment."""
         size = len(segment.data) + segment.missing
         if not size and not segment.flags & (_SYN | _FIN):
             return
-        seq = segment.seq + 1 if segment.flags & _SYN else segment.seq
+        seq = segment.seq + bool(segment.flags & _SYN)
         if self._first is None:
-            self._first = seq % _WHOLE
-        place = self._position(seq)
+            self._first = seq
+        place = self.position(seq)
         if size:
             heapq.heappush(self._held, (place, segment.data, segment.missing))
             self._waiting += len(segment.data) + _OVERHEAD
-            yield from self._drain(at)
-            if self._waiting > MOST_HELD:
-                yield from self.skip_holes(at)
         if segment.flags & _FIN:
-            self._end = place + size
+            self.end = place + size
 
-    def skip_holes(self, at: float, acknowledged: int | None = None) -> Iterator[TapRecord]:
-        """Skip bytes that were never captured: the bytes before this acknowledgement, or all such bytes."""
-        while self._held:
-            place = self._held[0][0]
-            if acknowledged is not None and self._position(acknowledged) < place:
-                return
-            yield from self._miss(at, place - self._next)
-            yield from self._drain(at)
+    def ready(self, until: float = 0) -> Iterator[bytes | int]:
+        """
+        Yield the bytes that are in order, and the number of bytes that were never captured in the place of such bytes.
 
-    def close(self, at: float) -> Iterator[TapRecord]:
-        """Return the record of this end's close as soon as the end's last byte has been returned."""
-        if self._end is not None and self._next >= self._end and not self.closed:
-            self.closed = True
-            yield TapRecord(What.ENDED, self._connection, self._side, at)
-
-    def _position(self, seq: int) -> int:
-        """Return the position of a sequence number; after the largest number, sequence numbers begin again."""
-        expected = (self._first or 0) + self._next
-        return self._next + (seq - expected + _HALF) % _WHOLE - _HALF
-
-    def _drain(self, at: float) -> Iterator[TapRecord]:
-        """Return the bytes that no longer wait for earlier bytes."""
-        while self._held and self._held[0][0] <= self._next:
+        No byte before the position `until` comes any more; if too many bytes wait for earlier bytes, neither do these.
+        """
+        while self._held and (self._held[0][0] <= max(self.next, until) or self._waiting > MOST_HELD):
             place, data, missing = heapq.heappop(self._held)
             self._waiting -= len(data) + _OVERHEAD
-            if fresh := data[self._next - place :]:
-                self._next += len(fresh)
-                yield TapRecord(What.DATA, self._connection, self._side, at, fresh)
-            yield from self._miss(at, place + len(data) + missing - self._next)
+            yield from self._lost(place)
+            if fresh := data[self.next - place :]:
+                self.next += len(fresh)
+                yield fresh
+            yield from self._lost(place + len(data) + missing)
 
-    def _miss(self, at: float, size: int) -> Iterator[TapRecord]:
-        if size > 0:
-            self._next += size
-            facts = {"why": "bytes that the capture lacks"}
-            yield TapRecord(What.SKIPPED, self._connection, self._side, at, size=size, facts=facts)
+    def _lost(self, until: int) -> Iterator[int]:
+        if until > self.next:
+            lost, self.next = until - self.next, until
+            yield lost
 
 
 class _CapturedConnection:
@@ -263,37 +198,42 @@ class _CapturedConnection:
         self.number = number
         self.first = first
         self.over = False
-        self._directions = {side: _Direction(number, side) for side in Side}
+        self._directions = {side: _Direction() for side in Side}
 
     def receive(self, at: float, segment: _Segment, side: Side) -> Iterator[TapRecord]:
         """Receive the next segment."""
-        own, other = self._directions[side], self._directions[side.other]
-        if segment.ack is not None and other.has_hole:
-            yield from other.skip_holes(at, segment.ack)
-        yield from own.receive(at, segment)
+        self._directions[side].add(segment)
         if segment.flags & _RST:
-            yield from self._rest(at)
+            yield from self._records(at, {}, math.inf)
             yield TapRecord(What.RESET, self.number, side, at)
-        else:
-            for direction in (other, own):
-                yield from direction.close(at)
-            self.over = own.closed and other.closed
-        if self.over:
             yield self._closed(at)
+        else:
+            yield from self._records(at, {side.other: segment.ack})
+            if all(direction.closed for direction in self._directions.values()):
+                yield self._closed(at)
 
     def end(self, at: float) -> Iterator[TapRecord]:
         """End the connection if it is not over yet, because missing bytes will not come any more."""
         if not self.over:
-            yield from self._rest(at)
+            yield from self._records(at, {}, math.inf)
             yield self._closed(at)
 
-    def _rest(self, at: float) -> Iterator[TapRecord]:
-        self.over = True
-        for direction in self._directions.values():
-            yield from direction.skip_holes(at)
-            yield from direction.close(at)
+    def _records(self, at: float, acks: Mapping[Side, int | None], until: float = 0) -> Iterator[TapRecord]:
+        """Return what is known now; an acknowledgement of a side's bytes shows that the bytes before it have passed."""
+        for side, direction in sorted(self._directions.items(), key=lambda each: each[0] not in acks):
+            ack = acks.get(side)
+            for part in direction.ready(until if ack is None else direction.position(ack)):
+                if isinstance(part, bytes):
+                    yield TapRecord(What.DATA, self.number, side, at, part)
+                else:
+                    facts = {"why": "bytes that the capture lacks"}
+                    yield TapRecord(What.SKIPPED, self.number, side, at, size=part, facts=facts)
+            if direction.end is not None and direction.next >= direction.end and not direction.closed:
+                direction.closed = True
+                yield TapRecord(What.ENDED, self.number, side, at)
 
     def _closed(self, at: float) -> TapRecord:
+        self.over = True
         return TapRecord(What.CLOSED, self.number, Side.CLIENT, at, facts={"by_trace": False})
 
 
@@ -324,7 +264,7 @@ class _CapturedConnections:
                 yield from connection.end(at)
             self._count += 1
             connection = self._known[ends] = _CapturedConnection(self._count, segment.seq)
-            client, broker = map(_text, ends)
+            client, broker = map(text_of_address, ends)
             yield TapRecord(What.OPENED, self._count, Side.CLIENT, at, facts={"client": client, "tls": False})
             facts = {"broker": broker, "joined": not segment.flags & _SYN}
             yield TapRecord(What.CONNECTED, self._count, Side.BROKER, at, facts=facts)
@@ -335,8 +275,3 @@ class _CapturedConnections:
         """End all connections, because the capture has ended."""
         for connection in self._known.values():
             yield from connection.end(self._last)
-
-
-def _text(end: _End) -> str:
-    host, port = end
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,7 +11,6 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.amqp_conversation import AmqpConversation
 from steadyworker.diagnosis.boundary import keep_for_remoting, keep_for_stomp, next_amqp, next_remoting, next_stomp
 from steadyworker.diagnosis.frames import Method, RemotingFrame, StompFrame
@@ -34,7 +33,8 @@ _RECENT = 8_192
 _LONGEST_FIRST = 256
 _MOST_SEARCHED = 1 << 20  # the largest size of a frame, if both sides agreed on no limit
 _MOST_HELD = 1 << 16
-_AMQP_PORTS = {5671, 5672}
+_AMQPS_PORT = 5671
+_AMQP_PORTS = {_AMQPS_PORT, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
 _ROCKETMQ_PORTS = {9876, 10_909, 10_911}
 _NAMES = {"amqp": "AMQP", "stomp": "STOMP", "rocketmq": "RocketMQ's remoting protocol"}
@@ -54,18 +54,18 @@ class _Recent:
 
     def __init__(self) -> None:
         self._before = b""
-        self._data: bytes | memoryview = b""
+        self._data = b""
         self._offset = 0  # the offset of the present bytes
 
-    def begin(self, data: bytes | memoryview) -> None:
-        """Receive bytes, which stay valid until the call of `keep`."""
+    def begin(self, data: bytes) -> None:
+        """Receive the present bytes."""
         self._data = data
 
     def keep(self) -> None:
         """Copy the bytes that `since` may return later."""
         data = self._data
         self._offset += len(data)
-        self._before = (self._before + data if len(data) < _RECENT else bytes(data[-_RECENT:]))[-_RECENT:]
+        self._before = (self._before + data if len(data) < _RECENT else data)[-_RECENT:]
         self._data = b""
 
     def since(self, offset: int) -> bytes:
@@ -76,10 +76,11 @@ class _Recent:
 
 @dataclass(slots=True)
 class Known:
-    """The facts that the connections of a trace share: the broker's protocol, and the connection that holds each client id."""
+    """The facts that the connections of a trace share: the broker's protocol, and the connection that holds each client id; `tls` is true if the broker's port is for TLS only."""
 
     family: str = "amqp"
     sure: bool = False
+    tls: bool = False
     client_ids: MutableMapping[str, Line] = field(default_factory=dict)
 
     @classmethod
@@ -89,7 +90,7 @@ class Known:
             return cls("stomp", sure=True)
         if port in _ROCKETMQ_PORTS:
             return cls("rocketmq", sure=True)
-        return cls("amqp", sure=port in _AMQP_PORTS)
+        return cls("amqp", sure=port in _AMQP_PORTS, tls=port == _AMQPS_PORT)
 
 
 class Conversation:
@@ -140,15 +141,15 @@ class Conversation:
             self._open_reported = True
             self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
-    def data(self, t: float, side: Side, data: bytes | memoryview) -> None:
-        """Read bytes that a side sent; bytes that must be kept are copied."""
+    def data(self, t: float, side: Side, data: bytes) -> None:
+        """Read bytes that a side sent."""
         self._note_bytes(t, side, len(data))
         if side in self._searching:
-            data = self._search(side, bytes(data))
+            data = self._search(side, data)
             if not data:
                 return
         if self._spoken is None:
-            data = self._decide(t, side, bytes(data))
+            data = self._decide(t, side, data)
         if self._encrypted or self._unknown:
             self.line.event(t, side, "bytes", size=len(data))
         elif self._spoken is not None and data:
@@ -180,7 +181,7 @@ class Conversation:
         for each in Side if how == "reset" else (side,):
             cut |= self._end_of(t, each)
         line.event(t, side, "close", who=side.label, how=how, first=first or None, in_frame=cut, error=error)
-        if first and isinstance(self._spoken, RocketmqConversation):
+        if first and self._spoken is not None:
             self._spoken.closed(t)
 
     def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
@@ -197,7 +198,8 @@ class Conversation:
             rows: list[dict[str, object]] = [
                 {"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": waiting, "since": f"{since:.1f} s"}
             ]
-            self.line.flag(t, f"{family}.peer-not-reading", what, rows)
+            kind = "broker-not-reading" if side is Side.BROKER and family != "rocketmq" else "peer-not-reading"
+            self.line.flag(t, f"{family}.{kind}", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
         """Note that both sockets are closed; if the trace ends first, the trace itself closes them."""
@@ -224,7 +226,12 @@ class Conversation:
     def _judge_refusal(self, t: float) -> None:
         """Flag a client that received no byte from the broker, because the broker expects another protocol."""
         known, spoken = self._known, self._spoken
-        if spoken is None or self._broker_sent or not known.sure or known.family == spoken.family:
+        if spoken is None or self._broker_sent:
+            return
+        if known.tls and self.line.closed_by is Side.BROKER and spoken.family == "amqp":
+            what = "The client sent a protocol header without TLS, and the broker closed the connection without a reply: it expects TLS on this port."
+            self.line.flag(t, "amqp.plain-on-tls-port", what, unless_flagged=True)
+        if not known.sure or known.family == spoken.family:
             return
         what = f"The client speaks {_NAMES[spoken.family]}, and the broker, which expects {_NAMES[known.family]} on this port, gave no answer."
         flag = _REFUSALS.get((known.family, spoken.family), "trace.unparsable")
@@ -265,7 +272,8 @@ class Conversation:
                 "late by": f"{length - allowed:.1f} s",
             }
         ]
-        self.line.flag(t, f"{self._family}.late-heartbeat", what, rows, level=level)
+        kind = "broker-silent" if side is Side.BROKER else "late-heartbeat"
+        self.line.flag(t, f"{self._family}.{kind}", what, rows, level=level)
 
     def _closed_in_silence(self, t: float, side: Side) -> None:
         """Flag that a side closed because the other side was silent for too long."""
@@ -325,14 +333,14 @@ class Conversation:
             if self._first:
                 self.line.event(t, Side.CLIENT, "bytes", size=len(self._first))
 
-    def _read(self, t: float, side: Side, data: bytes | memoryview) -> None:
+    def _read(self, t: float, side: Side, data: bytes) -> None:
         spoken = self._spoken
         assert spoken is not None
         recent = self._recent[side]
         recent.begin(data)
         reader = spoken.readers[side]
         blind = reader.blind
-        for item in reader.feed(data) if isinstance(reader, AmqpReader) else reader.feed(bytes(data)):
+        for item in reader.feed(data):
             spoken.receive(t, side, item, recent.since)
             if side is Side.BROKER and isinstance(item, (Method, StompFrame, RemotingFrame)):
                 self._known.family, self._known.sure = spoken.family, True

@@ -6,6 +6,8 @@ pamqp's own decoder expects correct bytes.
 It raises an error for a name that is not UTF-8, for most incomplete values, and for a time after the year 9999.
 It reads a negative decimal as a large decimal, and cuts off a string that is longer than its frame.
 It copies the rest of a table for every value, so the time for a table grows with the square of the table's length.
+For an array that is announced longer than its frame, it adds one None for each announced byte, until the memory is full.
+So four wrong bytes would end the trace, and with it all connections through it.
 A diagnosis meets incorrect bytes more often than other programs, so this file reads each value as far as possible.
 Each error in a value becomes a `Problem`.
 
@@ -25,8 +27,8 @@ from decimal import Decimal
 
 from steadyworker.diagnosis.frames import LONGEST_RAW
 
-Octets = bytes | bytearray | memoryview
-"""Bytes, or a view of another object's bytes; code that keeps a view must copy it."""
+Octets = bytes | bytearray
+"""The bytes of one or more frames."""
 
 MOST_VALUES = 1_000
 """The largest number of values in the tables of one frame that are kept, so that no frame fills the memory."""

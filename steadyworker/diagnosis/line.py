@@ -82,7 +82,10 @@ class Line:
         return f"The {self.closed_by.label} {how} the connection while the {side.label} was in the middle of a frame: {what}."
 
 
-_NO_CAUSES = {"amqp.late-heartbeat", "amqp.unlimited-prefetch", "stomp.late-heartbeat"}
+_NO_CAUSES = {
+    *("amqp.late-heartbeat", "amqp.broker-silent", "stomp.late-heartbeat", "stomp.broker-silent"),
+    "amqp.unlimited-prefetch",
+}
 """The flags that do not explain an error of the broker."""
 
 

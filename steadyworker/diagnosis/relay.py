@@ -1,34 +1,51 @@
 """
 The relay, which passes bytes between clients and the broker, and gives a copy to the reader (`tap.py`).
 
-The relay does not change, delay, reorder or interpret any byte.
-It sends bytes on before the reader receives their record.
+The relay does not change, reorder or interpret any byte.
 It passes a half-close on as a half-close, and a reset as a reset.
 While one side does not read, the relay does not read from the other side.
 Without a relay, the kernel would stop the other side in the same way.
 
-The relay is one thread with one epoll loop, in a separate process (`tracing.py`), so the reader never delays a byte.
+The relay is one event loop in its own thread, so a terminal that is stopped never stops a byte.
+While the reader reads, the relay waits up to `tracing._SWITCH` for the interpreter, so the fastest connections become slower.
+Each connection is one task, with one more task for each direction:
+
+    | a direction | then |
+    |---|---|
+    | receives the end of its source | sends FIN to its target, and ends |
+    | cannot receive | the connection is reset: both directions end |
+    | cannot send | ends; the target's last bytes may still pass in the other direction, then the connection is reset |
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import fcntl
 import os
-import select
 import socket
 import ssl
+import struct
+import sys
+import termios
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
-from steadyworker.diagnosis.ends import End, TlsEnd, abort, facts_of, text_of, text_of_address, unconfirmed
-from steadyworker.diagnosis.links import Flow, RelayLink
-from steadyworker.diagnosis.tap import CHUNK, Side, TapWriter, What
+from typing_extensions import override
+
+from steadyworker.diagnosis.tap import Side, Tap, What
+
+CHUNK = 1 << 16
+"""The largest number of bytes that are received at once."""
 
 STUCK = 1.0
 """Seconds without progress after which a send queue is reported; also the seconds between two checks of the queue."""
 
-_FAILED_EVENTS = select.EPOLLERR | select.EPOLLHUP
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER with a time of 0: `close` sends RST instead of FIN
+_GONE = {errno.ECONNRESET, errno.EPIPE}
+_FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,387 +58,375 @@ class BrokerTarget:
     towards_clients: ssl.SSLContext | None = None
 
 
-class Relay:
-    """The relay's loop; the loop ends when `control` can be read, or is closed."""
+class End:
+    """A socket towards a client or the broker, without TLS; `sent` is the number of bytes that the kernel has accepted."""
 
-    def __init__(
-        self, listener: socket.socket, target: BrokerTarget, tap: TapWriter, control: int, clock: Callable[[], float]
-    ) -> None:
-        self._listener: socket.socket | None = listener
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connection
+        self.sent = 0
+        self._rest = 0  # bytes that wait for room in the kernel's send queue
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self) -> None:
+        """Prepare the connected socket for bytes."""
+
+    async def receive(self) -> bytes:
+        """Return the next bytes; none if the other side has closed its direction."""
+        return await self._loop.sock_recv(self.socket, CHUNK)
+
+    async def send(self, data: bytes) -> None:
+        """Return when the kernel has accepted all these bytes."""
+        view = memoryview(data)
+        self._rest = len(view)
+        while self._rest:
+            try:
+                accepted = self.socket.send(view[-self._rest :])
+            except BlockingIOError:
+                await self._until_writable()
+            else:
+                self.sent += accepted
+                self._rest -= accepted
+
+    async def finish(self) -> None:
+        """Close this direction with FIN."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether bytes wait for room in the kernel's send queue."""
+        return self._rest > 0
+
+    def unconfirmed(self) -> tuple[int, int]:
+        """Return the number of bytes that the other side has not confirmed, and the number of all that it has confirmed."""
+        queue = int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
+        return queue + self._rest, self.sent - queue
+
+    def close(self, *, reset: bool) -> None:
+        """Close the socket, with RST or FIN."""
+        if reset:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.socket.close()
+
+    async def _until_writable(self) -> None:
+        writable = asyncio.Event()
+        self._loop.add_writer(self.socket, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            self._loop.remove_writer(self.socket)
+
+
+class TlsEnd(End):
+    """A socket with TLS; `server_name` is the name that the broker's certificate must have, None towards a client."""
+
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
+        super().__init__(connection)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
+        self._sending = asyncio.Lock()
+
+    @override
+    async def start(self) -> None:
+        done = False
+        while not done:
+            try:
+                self._tls.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                await self._push()
+                if not await self._pull():
+                    raise ConnectionResetError("The other side closed the connection in the handshake.") from None
+            finally:
+                await self._push()  # an alert must arrive, too
+
+    @override
+    async def receive(self) -> bytes:
+        while True:
+            try:
+                return self._tls.read(CHUNK)
+            except ssl.SSLWantReadError:
+                await self._push()  # the reply to a change of keys
+                await self._pull()
+            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                return b""
+
+    @override
+    async def send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._tls.write(rest) :]
+        await self._push()
+
+    @override
+    async def finish(self) -> None:
+        with suppress(ssl.SSLError):  # a complete unwrap would wait for the other side's alert
+            self._tls.unwrap()
+        await self._push()
+        await super().finish()
+
+    async def _pull(self) -> bool:
+        got = await super().receive()
+        if got:
+            self._incoming.write(got)
+        else:
+            self._incoming.write_eof()
+        return bool(got)
+
+    async def _push(self) -> None:
+        async with self._sending:
+            if self._outgoing.pending:
+                await super().send(self._outgoing.read())
+
+
+@dataclass(slots=True)
+class Flow:
+    """
+    One direction of a connection.
+
+    Attributes:
+        side: The side that sends.
+        skipped: The number of bytes that passed without a copy, and are not reported yet.
+        ended: Whether nothing more is received.
+        active: Whether bytes passed that the target has perhaps not confirmed.
+        acked: The bytes that the target had confirmed at the last check.
+        progress: The time at which this number last grew.
+        reported: The time at which the queue was last reported; 0 if the queue shrinks.
+    """
+
+    side: Side
+    source: End
+    target: End
+    skipped: int = 0
+    ended: bool = False
+    active: bool = False
+    acked: int = 0
+    progress: float = 0.0
+    reported: float = 0.0
+
+
+class Relay:
+    """The relay of one listening socket; the times of its records are those of `clock`."""
+
+    def __init__(self, listener: socket.socket, target: BrokerTarget, tap: Tap, clock: Callable[[], float]) -> None:
+        listener.setblocking(False)  # noqa: FBT003 - the method's only parameter
+        self._listener = listener
         self._target = target
         self._tap = tap
-        self._control = control
         self._clock = clock
-        self._epoll = select.epoll()
-        self._links: dict[int, RelayLink] = {}
-        self._ends: dict[int, tuple[RelayLink, End]] = {}
-        self._fresh: set[int] = set()
-        self._unconfirmed: set[Flow] = set()
-        self._scratch = memoryview(bytearray(CHUNK))
-        self._next_check = 0.0
-        self._count = 0
-        listener.setblocking(False)  # noqa: FBT003 - the method's only parameter
-        self._listening = listener.fileno()
-        self._epoll.register(self._listening, select.EPOLLIN)
-        self._epoll.register(control, select.EPOLLIN)
-        self._pipe = tap.fileno()
-        self._piping = False
 
-    def run(self) -> None:
-        """Pass bytes until the end of the relay is requested."""
+    async def run(self) -> None:
+        """Pass bytes until this task is cancelled, which closes all connections."""
+        loop = asyncio.get_running_loop()
+        number = 0
         try:
-            while self._turn():
-                pass
+            async with asyncio.TaskGroup() as links:
+                while True:
+                    try:
+                        connection, address = await loop.sock_accept(self._listener)
+                    except OSError as error:
+                        if error.errno in _FULL:  # the client stays in the backlog
+                            self._tap.note(What.TROUBLE, 0, Side.CLIENT, self._clock(), error=text_of(error))
+                            await asyncio.sleep(STUCK)
+                        continue  # otherwise, the client has gone already
+                    number += 1
+                    link = RelayLink(number, self._target, self._tap, self._clock)
+                    links.create_task(link.run(connection, text_of_address(address)))
         finally:
-            now = self._clock()
-            for link in tuple(self._links.values()):
-                self._close(link, now, by_trace=True)
-            if self._listener:
-                self._listener.close()
-            self._epoll.close()
+            self._listener.close()
             self._tap.finish()
 
-    def _turn(self) -> bool:
-        wait = max(0.0, self._next_check - self._clock()) if self._unconfirmed else -1
-        self._fresh.clear()
-        for fd, events in self._epoll.poll(wait):
-            if fd in self._fresh:
-                continue  # the event belongs to an earlier socket with this number
-            if fd in self._ends:
-                link, end = self._ends[fd]
-                self._serve(link, end, events)
-            elif fd == self._listening:
-                self._accept()
-            elif fd == self._control:
-                return False
-        if self._unconfirmed and (now := self._clock()) >= self._next_check:
-            self._check_queues(now)
-        self._write_records()
+
+class RelayLink:
+    """A client's connection, with the relay's connection to the broker."""
+
+    def __init__(self, number: int, target: BrokerTarget, tap: Tap, clock: Callable[[], float]) -> None:
+        self._number = number
+        self._target = target
+        self._tap = tap
+        self._clock = clock
+        self._reset = False
+        self._done = 0  # directions of which the FIN has passed
+
+    async def run(self, connection: socket.socket, address: str) -> None:
+        """Connect to the broker, and pass bytes until both sides have ended."""
+        target = self._target
+        self._note(What.OPENED, Side.CLIENT, client=address, tls=bool(target.towards_clients))
+        client = TlsEnd(connection, target.towards_clients, None) if target.towards_clients else End(connection)
+        ends, over = [client], False
+        try:
+            if await self._begin(client, ends):
+                await self._pass_both(*ends)
+            over = True
+        finally:
+            for end in ends:
+                end.close(reset=self._reset)
+            over = over or self._reset or self._done == len(Side)
+            self._note(What.CLOSED, Side.CLIENT, by_trace=not over)
+
+    async def _begin(self, client: End, ends: list[End]) -> bool:
+        """Add the broker's end to `ends`, and return whether bytes can pass."""
+        side = Side.BROKER
+        try:
+            broker = await self._dial()
+            ends.append(broker)
+            await broker.start()
+            side = Side.CLIENT
+            await client.start()
+        except OSError as error:
+            self._note(What.FAILED, side, error=text_of(error))
+            self._reset = not isinstance(error, ssl.SSLError)  # an alert of TLS must arrive
+            return False
+        self._note(
+            What.CONNECTED,
+            Side.BROKER,
+            broker=text_of_address(broker.socket.getpeername()),
+            seen_as=text_of_address(broker.socket.getsockname()),
+            tls_to_broker=bool(self._target.towards_broker),
+        )
         return True
 
-    def _write_records(self) -> None:
-        """Write the records of this turn; if the pipe is full, watch the pipe."""
-        if self._tap.flush():
-            if self._piping:
-                self._epoll.unregister(self._pipe)
-                self._piping = False
-        elif not self._piping:
-            self._epoll.register(self._pipe, select.EPOLLOUT)
-            self._piping = True
-
-    # --- The life of a connection ------------------------------------------------------------------------------------
-
-    def _accept(self) -> None:
-        while self._listener:
-            try:
-                connection, address = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
-                    # The client stays in the backlog until a connection ends.
-                    self._tap.note(What.TROUBLE, 0, Side.CLIENT, self._clock(), error=os.strerror(error.errno))
-                    self._epoll.modify(self._listening, 0)
-                    return
-                continue  # the client has gone already
-            self._open(connection, address)
-
-    def _open(self, connection: socket.socket, address: tuple[str, int]) -> None:
-        target, now = self._target, self._clock()
-        self._count += 1
-        client: End
-        if target.towards_clients:
-            client = TlsEnd(connection, target.towards_clients, connected=True, server_name=None)
-        else:
-            client = End(connection, connected=True)
-        link = RelayLink(self._count, client, self._dial(0))
-        self._links[link.number] = link
-        self._tap.note(
-            What.OPENED,
-            link.number,
-            Side.CLIENT,
-            now,
-            client=text_of_address(address),
-            tls=bool(target.towards_clients),
-        )
-        for end in (link.client, link.broker):
-            self._know(link, end)
-        self._watch(link)
-
-    def _dial(self, index: int) -> End:
+    async def _dial(self) -> End:
+        """Connect to the first of the broker's addresses that can be reached."""
         target = self._target
-        family, address = target.addresses[index]
-        connection = socket.socket(family, socket.SOCK_STREAM)
-        connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
-        connection.connect_ex(address)  # the error of the connect comes with the first event
-        if target.towards_broker:
-            return TlsEnd(connection, target.towards_broker, connected=False, server_name=target.server_name)
-        return End(connection, connected=False)
-
-    def _serve(self, link: RelayLink, end: End, events: int) -> None:
-        if not end.ready:
-            self._advance(link, end)
-        else:
-            out, back = link.of(end)
-            if events & select.EPOLLOUT:
-                self._write(back)
-            if link.number in self._links and events & (select.EPOLLIN | _FAILED_EVENTS):
-                if out.reads:
-                    self._read(out)
-                elif events & _FAILED_EVENTS:
-                    self._failed(link, end)
-        if link.number in self._links:
-            self._watch(link)
-
-    def _advance(self, link: RelayLink, end: End) -> None:
-        try:
-            end.advance()
-        except OSError as error:
-            self._not_reached(link, end, error)
-            return
-        if end.ready:
-            if link.client.ready and link.broker.ready:
-                broker = link.broker.socket
-                self._tap.note(
-                    What.CONNECTED,
-                    link.number,
-                    Side.BROKER,
-                    self._clock(),
-                    broker=text_of_address(broker.getpeername()),
-                    seen_as=text_of_address(broker.getsockname()),
-                    tls_to_broker=bool(self._target.towards_broker),
-                )
-            for flow in link.of(end):
-                self._write(flow)
-                if link.number in self._links and flow.reads and flow.source.buffered:
-                    self._read(flow)
-
-    def _not_reached(self, link: RelayLink, end: End, error: OSError) -> None:
-        """Try the broker's next address; if no address is left, reset the client, whose own connect would fail, too."""
-        connecting = end is link.broker and not isinstance(error, ssl.SSLError)
-        index = link.next_address(len(self._target.addresses)) if connecting else None
-        if index is not None:
-            self._forget(end)
-            end.socket.close()
-            link.broker = broker = self._dial(index)
-            link.up.target = link.down.source = broker
-            self._know(link, broker)
-            return
-        side = Side.BROKER if end is link.broker else Side.CLIENT
-        self._tap.note(What.FAILED, link.number, side, self._clock(), error=text_of(error))
-        if isinstance(error, ssl.SSLError):
-            self._close(link, self._clock())  # the alert of TLS must arrive
-        else:
-            self._abort(link)
-
-    def _watch(self, link: RelayLink) -> None:
-        """Let epoll watch only the events on which the ends can act now."""
-        for end in (link.client, link.broker):
-            out, back = link.of(end)
-            mask = end.wants()
-            if end.ready:
-                mask |= (select.EPOLLIN if out.reads else 0) | (select.EPOLLOUT if back.pending else 0)
-            if mask == end.mask:
-                continue
-            if end.mask is not None:
-                self._epoll.modify(end.socket, mask)
-            elif mask or not end.hung:
-                self._epoll.register(end.socket, mask)
+        failure = OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+        for family, address in target.addresses:
+            connection = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
+                await asyncio.get_running_loop().sock_connect(connection, address)
+            except OSError as error:
+                connection.close()
+                failure = error
+            except BaseException:
+                connection.close()
+                raise
             else:
-                continue
-            end.mask = mask
+                context = target.towards_broker
+                return TlsEnd(connection, context, target.server_name) if context else End(connection)
+        raise failure
+
+    async def _pass_both(self, client: End, broker: End) -> None:
+        flows = (Flow(Side.CLIENT, client, broker), Flow(Side.BROKER, broker, client))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(self._watch(flows))
+                await asyncio.gather(*(tasks.create_task(self._pass(flow)) for flow in flows))
+                watch.cancel()
+        except* ConnectionResetError:
+            pass
+        finally:
+            for flow in flows:
+                self._report_skipped(flow)
 
     # --- Bytes ---------------------------------------------------------------------------------------------------------
 
-    def _read(self, flow: Flow) -> None:
-        """Receive bytes, and send them on; do so more than once only if TLS still holds received bytes."""
-        while self._pass(flow):
-            pass
+    async def _pass(self, flow: Flow) -> None:
+        """
+        Pass the bytes of one direction.
 
-    def _pass(self, flow: Flow) -> bool:
-        room = self._tap.room()
-        into = self._scratch if room is None else room
-        try:
-            size = flow.source.receive(into)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            self._was_reset(flow, error)
-            return False
-        now = self._clock()
-        if not size:
-            self._ended(flow, now)
-            return False
-        try:
-            sent = flow.target.send(into[:size])
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self._broken(flow, now)
-            return False
-        if sent < size:
-            flow.pending = bytes(into[sent:size])
-        self._copied(flow, now, size, whole=room is not None)
-        return flow.source.buffered and flow.reads
+        Raises:
+            ConnectionResetError: The source reset the connection.
+        """
+        data = b"-"
+        while data:
+            try:
+                data = await flow.source.receive()
+            except OSError as error:
+                self._was_reset(flow, flow.side, error)
+                raise ConnectionResetError from error
+            now = self._clock()
+            if data:
+                self._copy(flow, now, data)
+            else:
+                flow.ended = True
+                self._report_skipped(flow)
+                if not self._reset:
+                    self._note(What.ENDED, flow.side)
+            try:
+                await (flow.target.send(data) if data else flow.target.finish())
+            except OSError as error:
+                flow.ended = True
+                self._was_reset(flow, flow.side.other, error)
+                return
+            if data:
+                await asyncio.sleep(0)  # the next connection's turn
+        self._done += 1
 
-    def _copied(self, flow: Flow, now: float, size: int, *, whole: bool) -> None:
-        """Report to the reader the bytes that passed; if there was no room for a copy, only count these bytes."""
-        if not whole:
-            flow.skipped += size
-        else:
-            if flow.skipped:
-                self._report_skipped(flow, now)
-            self._tap.data(flow.link.number, flow.side, now, size)
-        if flow not in self._unconfirmed:
-            self._expect_progress(flow, now)
-
-    def _write(self, flow: Flow) -> None:
-        """Send the bytes that wait, and then the FIN that waits after them."""
-        try:
-            flow.target.push()
-            while flow.pending and not flow.target.owes:
-                flow.pending = memoryview(flow.pending)[flow.target.send(flow.pending) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._broken(flow, self._clock())
-            return
-        if flow.ended:
-            self._finish(flow)
-        elif flow.reads and flow.source.buffered:
-            self._read(flow)
-
-    def _report_skipped(self, flow: Flow, now: float) -> None:
+    def _copy(self, flow: Flow, now: float, data: bytes) -> None:
+        """Report bytes to the reader; if there is no room for a copy, only count these bytes."""
         if flow.skipped:
-            self._tap.skipped(flow.link.number, flow.side, now, flow.skipped)
+            self._report_skipped(flow)
+        if not self._tap.data(self._number, flow.side, now, data):
+            flow.skipped += len(data)
+        if not flow.active:
+            flow.active, flow.progress = True, now
+
+    def _report_skipped(self, flow: Flow) -> None:
+        if flow.skipped:
+            self._tap.note(What.SKIPPED, self._number, flow.side, self._clock(), size=flow.skipped)
             flow.skipped = 0
 
-    # --- Closes --------------------------------------------------------------------------------------------------------
+    def _was_reset(self, flow: Flow, side: Side, error: OSError) -> None:
+        """Report once that a side reset the connection; the reset passes on when the last bytes have passed."""
+        if not self._reset:
+            self._reset = True
+            self._report_skipped(flow)
+            plain = not isinstance(error, ssl.SSLError) and error.errno in _GONE
+            self._note(What.RESET, side, **({} if plain else {"error": text_of(error)}))
 
-    def _ended(self, flow: Flow, now: float) -> None:
-        flow.ended = True
-        self._report_skipped(flow, now)
-        if not flow.link.reset:
-            self._tap.note(What.ENDED, flow.link.number, flow.side, now)
-        self._finish(flow)
-
-    def _finish(self, flow: Flow) -> None:
-        """Pass the FIN on if all bytes before it have passed."""
-        link = flow.link
-        if flow.pending or flow.target.owes or flow.done:
-            return
-        if link.reset:
-            self._abort(link)
-            return
-        try:
-            flow.target.finish()
-        except OSError:
-            self._broken(flow, self._clock())
-            return
-        flow.done = True
-        if link.up.done and link.down.done:
-            self._close(link, self._clock())
-
-    def _broken(self, flow: Flow, now: float) -> None:
-        """Handle a failed write: the target receives no more, but earlier bytes from the target may still have to pass."""
-        link, back = flow.link, flow.link.of(flow.target)[0]
-        flow.broken = flow.ended = True
-        flow.pending = b""
-        if not link.reset:
-            link.reset = True
-            self._report_skipped(flow, now)
-            self._tap.note(What.RESET, link.number, flow.side.other, now)
-        if back.ended and not back.pending:
-            self._abort(link)
-        elif back.reads:
-            self._read(back)
-
-    def _was_reset(self, flow: Flow, error: OSError) -> None:
-        """Pass a reset on, after the bytes for which there is still room."""
-        link, now = flow.link, self._clock()
-        self._report_skipped(flow, now)
-        if not link.reset:
-            link.reset = True
-            self._tap.note(What.RESET, link.number, flow.side, now, **facts_of(error))
-        if flow.pending and not flow.broken:
-            with suppress(OSError):
-                flow.target.send(flow.pending)
-        self._abort(link)
-
-    def _failed(self, link: RelayLink, end: End) -> None:
-        """Handle an event of an end that is not read now; the event is a reset, or only the end of both directions."""
-        out, _ = link.of(end)
-        number = end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if number:
-            self._was_reset(out, OSError(number, os.strerror(number)))
-        elif end.mask is not None:
-            # Both directions have ended, and the last bytes of this end wait for the other end.
-            end.hung = True
-            self._epoll.unregister(end.socket)
-            end.mask = None
-
-    def _abort(self, link: RelayLink) -> None:
-        for end in (link.client, link.broker):
-            self._forget(end)
-            abort(end)
-        self._gone(link, self._clock(), by_trace=False)
-
-    def _close(self, link: RelayLink, now: float, *, by_trace: bool = False) -> None:
-        for end in (link.client, link.broker):
-            self._forget(end)
-            end.socket.close()
-        self._gone(link, now, by_trace=by_trace)
-
-    def _gone(self, link: RelayLink, now: float, *, by_trace: bool) -> None:
-        del self._links[link.number]
-        for flow in (link.up, link.down):
-            self._report_skipped(flow, now)
-            self._unconfirmed.discard(flow)
-        self._tap.note(What.CLOSED, link.number, Side.CLIENT, now, by_trace=by_trace)
-        if self._listener:
-            self._epoll.modify(self._listening, select.EPOLLIN)
-
-    def _know(self, link: RelayLink, end: End) -> None:
-        number = end.socket.fileno()
-        self._ends[number] = (link, end)
-        self._fresh.add(number)
-
-    def _forget(self, end: End) -> None:
-        del self._ends[end.socket.fileno()]
-        if end.mask is not None:
-            self._epoll.unregister(end.socket)
-            end.mask = None
+    def _note(self, what: What, side: Side, **facts: Any) -> None:
+        self._tap.note(what, self._number, side, self._clock(), **facts)
 
     # --- Send queues -----------------------------------------------------------------------------------------------------
 
-    def _expect_progress(self, flow: Flow, now: float) -> None:
-        if not self._unconfirmed:
-            self._next_check = now + STUCK
-        self._unconfirmed.add(flow)
-        flow.progress = now
+    async def _watch(self, flows: Sequence[Flow]) -> None:
+        """
+        Report the send queues that do not shrink: the other side's program no longer reads, or its host is gone.
 
-    def _check_queues(self, now: float) -> None:
-        """Report the send queues that do not shrink: the other side's program no longer reads, or its host is gone."""
-        self._next_check = now + STUCK
-        for flow in tuple(self._unconfirmed):
-            queue = unconfirmed(flow.target)
-            waiting = queue + len(flow.pending)
-            acked = flow.target.sent - queue
-            if not waiting or acked > flow.acked:
-                flow.acked = acked
-                if flow.reported:
-                    flow.reported = 0.0
-                    self._report_queue(flow, now, waiting, stuck=False)
-                flow.progress = now
-                if not waiting:
-                    self._unconfirmed.discard(flow)
-                continue
-            since = now - flow.progress
-            # This reports the queue at 1, 2, 4, 8 … seconds.
-            if since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
-                flow.reported = now
-                self._report_queue(flow, now, waiting, stuck=True)
+        Raises:
+            ConnectionResetError: A side that is not read now has reset the connection.
+        """
+        while True:
+            await asyncio.sleep(STUCK)
+            for flow in flows:
+                if flow.active:
+                    self._check_queue(flow, self._clock())
+                if flow.ended or flow.target.blocked:
+                    number = flow.source.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if number:
+                        self._was_reset(flow, flow.side, OSError(number, os.strerror(number)))
+                        raise ConnectionResetError
 
-    def _report_queue(self, flow: Flow, now: float, waiting: int, *, stuck: bool) -> None:
+    def _check_queue(self, flow: Flow, now: float) -> None:
+        waiting, acked = flow.target.unconfirmed()
         since = now - flow.progress
-        self._tap.note(What.QUEUE, flow.link.number, flow.side.other, now, bytes=waiting, since=since, stuck=stuck)
+        if not waiting or acked > flow.acked:
+            flow.acked, flow.progress, flow.active = acked, now, waiting > 0
+            if flow.reported:
+                flow.reported = 0.0
+                self._report_queue(flow, waiting, since, stuck=False)
+        elif since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
+            flow.reported = now  # at 1, 2, 4, 8 … seconds
+            self._report_queue(flow, waiting, since, stuck=True)
+
+    def _report_queue(self, flow: Flow, waiting: int, since: float, *, stuck: bool) -> None:
+        self._note(What.QUEUE, flow.side.other, bytes=waiting, since=since, stuck=stuck)
+
+
+def text_of_address(address: tuple[str | int, ...]) -> str:
+    """Return `host:port`, with brackets around a host of IPv6."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def text_of(error: OSError) -> str:
+    """Return an error's text for people, without the place in a C file that errors of TLS name."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return str(error) if error.errno is None else os.strerror(error.errno)

@@ -13,7 +13,7 @@ from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import STOMP_COMMANDS
 from steadyworker.diagnosis.stomp import StompReader
 from steadyworker.diagnosis.tap import Side
-from steadyworker.diagnosis.wire import text
+from steadyworker.diagnosis.wire import shortened, text
 
 _SHOWN = (
     *("accept-version", "version", "server", "heart-beat", "client-id", "host", "destination", "id", "subscription"),
@@ -32,7 +32,13 @@ _FLAWS = {
 _SPELLED = {"http", "tls", "amqp", "amqp-1.0"}
 _ID_IN_USE = re.compile(r"[Cc]lient:? (?P<id>.*?) already connected from (?P<where>\S+)|InvalidClientID")
 _CONNECTS = {"CONNECT", "STOMP"}
+_IDS = {"correlation-id"}  # of an application; a broker gives `message-id`
 _MOST_MESSAGES = 20_000
+_TOGETHER = 0.05  # seconds; a line end that comes later is a heartbeat
+_LOGIN = re.compile(
+    r"(?i)passw|credential|authenti|authoriz|login|access refused|security|bad connect|user name|denied"
+)
+_NEXT_FRAME = re.compile(rb"\0[\r\n]*(?:" + "|".join(STOMP_COMMANDS).encode() + rb")\r?\n")
 
 
 @dataclass(slots=True)
@@ -55,7 +61,9 @@ class StompConversation:
         self.readers = {Side.CLIENT: StompReader(), Side.BROKER: StompReader()}
         self._sure = True
         self._asked = (0.0, 0.0)  # the client's header heart-beat, in seconds
-        self._ends = {Side.CLIENT: -1, Side.BROKER: -1}  # where the last frame ended; a line end may follow
+        self._ends: dict[Side, tuple[int, float]] = dict.fromkeys(
+            Side, (-1, 0.0)
+        )  # where and when the last frame ended; a line end may follow
         self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # time of the last heartbeat, if no frame followed
         self._subscriptions: dict[str, TracedSubscription] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
@@ -75,22 +83,24 @@ class StompConversation:
         for client_id in [each for each, line in self._client_ids.items() if line is self._line]:
             del self._client_ids[client_id]
 
-    def receive(self, t: float, side: Side, item: Item, _: Callable[[int], bytes]) -> None:
+    def receive(self, t: float, side: Side, item: Item, recent: Callable[[int], bytes]) -> None:
         """Receive the next item of a side."""
         match item:
             case StompFrame():
                 self._beat[side] = None
                 self._frame(t, side, item)
-                self._ends[side] = item.offset + item.size
+                self._ends[side] = (item.offset + item.size, t)
             case Heartbeat():
                 self._heartbeat(t, side, item)
             case Flaw():
-                self._flaw(t, side, item)
+                self._flaw(t, side, item, recent(item.offset))
 
     # --- Frames ----------------------------------------------------------------------------------------------------------
 
     def _frame(self, t: float, side: Side, frame: StompFrame) -> None:
-        headers = {name: text(frame.headers[name]) for name in _SHOWN if name in frame.headers}
+        headers = {
+            name: (shortened if name in _IDS else text)(frame.headers[name]) for name in _SHOWN if name in frame.headers
+        }
         self._line.frame(
             t,
             side,
@@ -137,10 +147,9 @@ class StompConversation:
             self._client_ids[client_id] = self._line
 
     def _heartbeat(self, t: float, side: Side, item: Heartbeat) -> None:
-        if item.offset == self._ends[side]:
-            self._ends[side] = -1
-            if t == self._line.silences[side].last and item.size == 1:
-                return  # brokers write a line end after each frame
+        end, at = self._ends[side]
+        if item.offset == end and item.size == 1 and t - at < _TOGETHER:
+            return  # brokers write a line end after each frame
         self._line.frame(t, side, "heartbeat", size=item.size)
         before, self._beat[side] = self._beat[side], t
         if before is None:
@@ -235,7 +244,10 @@ class StompConversation:
         reason = text(frame.headers.get("message", "without a message"))
         found = _ID_IN_USE.search(reason)
         if not found:
-            self._line.flag(t, "stomp.error-frame", f"The broker sent ERROR: {reason}", unless_flagged=True)
+            if not self._connected and _LOGIN.search(reason):
+                self._line.flag(t, "stomp.login-refused", f"The broker refused the login, and sent ERROR: {reason}")
+            else:
+                self._line.flag(t, "stomp.error-frame", f"The broker sent ERROR: {reason}", unless_flagged=True)
             return
         client_id = found["id"] or ""
         holder = self._client_ids.get(client_id)
@@ -249,14 +261,26 @@ class StompConversation:
         what = f"The broker refused the client id {client_id!r}: {by} still holds it."
         self._line.flag(t, "stomp.client-id-taken", what, rows)
 
-    def _flaw(self, t: float, side: Side, flaw: Flaw) -> None:
+    def closed(self, t: float) -> None:
+        """Note that a side closed the connection first; the trace needs to flag nothing more."""
+
+    def _flaw(self, t: float, side: Side, flaw: Flaw, data: bytes) -> None:
         what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."
         if flaw.kind == "bad-frame" and "a command " in flaw.what:
             return  # the frame follows this flaw, and is flagged itself
+        swallowed = flaw.kind == "cut" and "in its body" in flaw.what and _NEXT_FRAME.search(data)
+        if flaw.kind == "frame-end" or swallowed or (flaw.kind == "bad-frame" and "content-length" in flaw.what):
+            where = ", and another frame begins inside of this body" if swallowed else ""
+            what = f"The {side.label} sent a wrong content-length: {text(flaw.what)}{where} (byte {flaw.offset} of its direction)."
+            self._line.flag(t, "stomp.content-length", what)
+            return
         if flaw.kind == "cut":
             self._line.flag(t, "stomp.frame-cut", self._line.cut(side, text(flaw.what)))
             return
         flag = _FLAWS.get(flaw.kind, "trace.unparsable")
+        if side is Side.BROKER and flaw.kind == "tls":
+            flag = "stomp.plain-on-tls-port"
+            what = "The client sent STOMP without TLS, and the broker answered with TLS: it expects TLS on this port."
         if side is Side.BROKER and flaw.kind.startswith("amqp"):
             flag = "amqp.stomp-on-port"
             what = "The client speaks STOMP, and the broker answered with a protocol header of AMQP."

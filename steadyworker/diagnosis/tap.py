@@ -1,43 +1,22 @@
 """
-The tap: it passes copied bytes from the relay to the reader, which is another process.
+The records of a trace: what happens to connections, in the order of time, from the relay or from a file of packets.
 
-The relay receives bytes into a ring of shared memory, and sends them on from the ring, so the copy costs no time.
-Then the relay writes a record of 28 bytes into a pipe: the connection, the side, the time, and the place in the ring.
-The reader reads the record, reads the bytes, and frees their place.
-
-    relay    recv into the ring -> send on -> record into the pipe
-    reader   record from the pipe -> bytes in the ring -> place freed
-
-The relay never waits for the reader.
-If the ring or the pipe is full, bytes pass without being read, and a later record has the number of these bytes.
+`Tap` passes the records from the relay's thread to the reader's thread, and never waits for the reader.
+If too many bytes wait for the reader, further bytes pass without a copy, and a later record has their number.
 """
 
 from __future__ import annotations
 
-import fcntl
-import mmap
-import os
-import struct
+import queue
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-import msgspec
+MOST_WAITING = 1 << 25
+"""The bytes that may wait for the reader; each record counts as `OVERHEAD` bytes more."""
 
-CHUNK = 1 << 18
-"""The largest number of bytes that are received at once."""
-
-RING = 1 << 25
-"""The size of the ring: the bytes that may wait for the reader."""
-
-OWED = 1 << 20
-"""The bytes of records that may wait for room in the pipe; if more would wait, the relay makes no copies."""
-
-_MADV_POPULATE_WRITE = 23
-_PIPE = 1 << 20
-_HEAD = struct.Struct("<BBHIdQI")
+OVERHEAD = 400
 
 
 class Side(IntEnum):
@@ -55,9 +34,6 @@ class Side(IntEnum):
     def label(self) -> str:
         """The side's name in events."""
         return "broker" if self else "client"
-
-
-_SIDES = tuple(Side)
 
 
 class What(IntEnum):
@@ -86,144 +62,55 @@ class What(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TapRecord:
-    """
-    One record: bytes that passed (`data`), the number of bytes without a copy (`size`), or another event (`facts`).
-
-    `data` may be a place in the ring; this place is used again when the next record is read.
-    """
+    """One record: bytes that passed (`data`), the number of bytes without a copy (`size`), or another event (`facts`)."""
 
     what: What
     link: int
     side: Side
     t: float
-    data: bytes | memoryview = b""
+    data: bytes = b""
     size: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Ring:
-    """A ring of shared memory, with a counter of all bytes that the reader has freed."""
+class Tap:
+    """A queue of records with one writer and one reader, each of which may be a thread; at most `most` bytes wait."""
 
-    def __init__(self, size: int = RING) -> None:
-        self.size = size
-        self._memory = mmap.mmap(-1, size + mmap.PAGESIZE)
-        self.view = memoryview(self._memory)
-        self.freed = self.view[size : size + 8].cast("Q")
+    def __init__(self, most: int = MOST_WAITING) -> None:
+        self._most = most
+        self._records: queue.SimpleQueue[TapRecord | None] = queue.SimpleQueue()
+        self._written = self._read = 0  # bytes; each number has one thread that changes it
 
-    def populate(self) -> None:
-        """Allocate the ring's pages now, if the kernel can (Linux 5.14); otherwise the first bytes wait for pages."""
-        with suppress(OSError):
-            self._memory.madvise(_MADV_POPULATE_WRITE)
-
-
-class TapWriter:
-    """The relay's end of the tap."""
-
-    def __init__(self, ring: Ring, pipe: int) -> None:
-        self._ring = ring
-        self._pipe = pipe
-        self._head = 0
-        self._floor = 0  # no byte at a lower position waits, although the reader has perhaps not yet counted all these bytes as free
-        self._owed = bytearray()
-        os.set_blocking(pipe, False)
-
-    def fileno(self) -> int:
-        """Return the descriptor of the pipe."""
-        return self._pipe
-
-    def room(self) -> memoryview | None:
-        """Return the place in the ring for the next bytes; None if the reader is too far behind."""
-        ring = self._ring
-        freed = max(ring.freed[0], self._floor)
-        at = self._head % ring.size
-        empty = freed == self._head
-        if ring.size - at < CHUNK or (at and empty):
-            # Go back to the ring's start at the ring's end.
-            # Also go back when nothing waits, because the start is in the processor's cache.
-            self._head += ring.size - at
-            at = 0
-            if empty:
-                freed = self._floor = self._head
-        if self._head + CHUNK - freed > ring.size or len(self._owed) > OWED:
-            return None
-        return ring.view[at : at + CHUNK]
-
-    def data(self, link: int, side: int, t: float, size: int) -> None:
-        """Report bytes to the reader; the bytes are at the place that `room` returned."""
-        self._owed += _HEAD.pack(What.DATA, side, 0, link, t, self._head, size)
-        self._head += size
-
-    def skipped(self, link: int, side: int, t: float, size: int) -> None:
-        """Report to the reader the number of bytes that passed without a copy."""
-        self._owed += _HEAD.pack(What.SKIPPED, side, 0, link, t, size, 0)
-
-    def note(self, what: What, link: int, side: int, t: float, **facts: Any) -> None:
-        """Report another event to the reader."""
-        payload = msgspec.json.encode(facts)
-        self._owed += _HEAD.pack(what, side, 0, link, t, 0, len(payload)) + payload
-
-    def flush(self) -> bool:
-        """Write as many records as the pipe accepts; return whether all records are written."""
-        while self._owed:
-            try:
-                written = os.write(self._pipe, self._owed)
-            except BlockingIOError:
-                return False
-            del self._owed[:written]
+    def data(self, link: int, side: Side, t: float, data: bytes) -> bool:
+        """Report bytes to the reader, and return True; return False if the reader is too far behind."""
+        if self._written - self._read + len(data) > self._most:
+            return False
+        self._written += len(data) + OVERHEAD
+        self._records.put(TapRecord(What.DATA, link, side, t, data))
         return True
 
+    def note(self, what: What, link: int, side: Side, t: float, size: int = 0, **facts: Any) -> None:
+        """Report another event to the reader."""
+        self._records.put(TapRecord(what, link, side, t, size=size, facts=facts))
+
     def finish(self) -> None:
-        """Write all records; wait for the reader if necessary."""
-        os.set_blocking(self._pipe, True)
-        self.flush()
+        """Report that no further record comes."""
+        self._records.put(None)
 
-
-class TapReader:
-    """
-    The reader's end of the tap; `at_end` is true when the relay has ended.
-
-    Most bytes belong to large bodies, which the trace only counts, so `records` makes no copy.
-    """
-
-    def __init__(self, ring: Ring, pipe: int) -> None:
-        self._ring = ring
-        self._pipe = pipe
-        self._unread = bytearray()
-        self.at_end = False
-
-    def records(self) -> Iterator[TapRecord]:
+    def records(self, within: float) -> Iterator[TapRecord]:
         """
-        Wait for records, and yield all available records.
+        Wait for a record, and yield the records that wait.
 
-        The bytes of a record are valid until the caller requests the next record.
+        Raises:
+            queue.Empty: No record came within this time, in seconds.
+            EOFError: No further record comes.
         """
-        got = os.read(self._pipe, _PIPE)
-        if not got:
-            self.at_end = True
-            return
-        unread = self._unread
-        unread += got
-        at = 0
-        while len(unread) - at >= _HEAD.size:
-            what, side, _, link, t, place, size = _HEAD.unpack_from(unread, at)
-            if what == What.DATA:
-                at += _HEAD.size
-                start = place % self._ring.size
-                yield TapRecord(What.DATA, link, _SIDES[side], t, self._ring.view[start : start + size])
-                self._ring.freed[0] = place + size
-                continue
-            if len(unread) - at < _HEAD.size + size:
-                break
-            payload = bytes(unread[at + _HEAD.size : at + _HEAD.size + size])
-            at += _HEAD.size + size
-            facts = msgspec.json.decode(payload) if payload else {}
-            yield TapRecord(What(what), link, _SIDES[side], t, size=place, facts=facts)
-        del unread[:at]
-
-
-def pipe() -> tuple[int, int]:
-    """Return the read end and the write end of a pipe for records, which is as large as the system allows."""
-    reads, writes = os.pipe()
-    with suppress(OSError):  # the system limits a user's pages for pipes; after that, a user gets small pipes
-        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, _PIPE)
-    return reads, writes
+        record = self._records.get(timeout=within)
+        for left in range(self._records.qsize(), -1, -1):
+            if record is None:
+                raise EOFError
+            yield record
+            if record.what is What.DATA:
+                self._read += len(record.data) + OVERHEAD
+            if left:
+                record = self._records.get()

@@ -1,5 +1,5 @@
 """
-A trace: the relay in a separate process, and the reader of the relay's records in this process.
+A trace: the relay in a thread, and the reader of the relay's records in the caller's thread.
 
     with Tracing(listener, target, conversations, clock) as tracing:
         while tracing.step():
@@ -10,13 +10,12 @@ A trace: the relay in a separate process, and the reader of the relay's records 
 
 from __future__ import annotations
 
-import os
+import asyncio
+import queue
 import resource
-import select
-import signal
 import socket
 import sys
-import traceback
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -26,14 +25,13 @@ from steadyworker.clock import Clock
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import NOT_READ, Conversation, Known
 from steadyworker.diagnosis.relay import BrokerTarget, Relay
-from steadyworker.diagnosis.tap import Ring, TapReader, TapRecord, TapWriter, What, pipe
+from steadyworker.diagnosis.tap import MOST_WAITING, Tap, TapRecord, What
 from steadyworker.diagnosis.wire import Wire
 
 TICK = 0.25
 """The longest time in seconds between two checks of silences."""
 
-_NICE = 10
-_FAILED = 70
+_SWITCH = 0.0002  # seconds for which the reader may keep the interpreter while a byte waits for the relay
 _ACTIONS: Mapping[What, Callable[[Conversation, TapRecord], None]] = {
     What.DATA: lambda it, record: it.data(record.t, record.side, record.data),
     What.SKIPPED: lambda it, record: it.missed(record.t, record.side, record.size, record.facts.get("why", NOT_READ)),
@@ -91,37 +89,38 @@ def check_installed() -> None:
 
 class Tracing:
     """
-    The relay's process, and the reader of its records.
+    The relay's thread, and the reader of its records.
+
+    `most` is the number of bytes that may wait for the reader.
 
     Raises:
-        RelayFailed: An error in the relay's process ended this process.
+        RelayFailed: An error ended the relay.
     """
 
     def __init__(
-        self, listener: socket.socket, target: BrokerTarget, conversations: Conversations, clock: Clock
+        self,
+        listener: socket.socket,
+        target: BrokerTarget,
+        conversations: Conversations,
+        clock: Clock,
+        *,
+        most: int = MOST_WAITING,
     ) -> None:
         self._conversations = conversations
         self._clock = clock
-        ring = Ring()
-        reads, writes = pipe()
-        control, self._control = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._pid = os.fork()
-        if not self._pid:
-            ring.populate()
-            _be_relay(
-                lambda: Relay(listener, target, TapWriter(ring, writes), control, clock.monotonic).run(),
-                (reads, self._control),
-            )
-        for end in (writes, control):
-            os.close(end)
-        listener.close()
-        self._pipe = reads
-        self._reader = TapReader(ring, reads)
-        with suppress(OSError):
-            os.nice(_NICE)  # if there are few cores, the relay, the client and the broker come first
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # no preemption of these programs
+        self._tap = Tap(most)
+        self._relay = Relay(listener, target, self._tap, clock.monotonic)
+        self._loop = asyncio.new_event_loop()
+        self._failure: BaseException | None = None
+        self._ended = False
+        self._task = self._loop.create_task(self._relay.run())
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+        self._switch = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH)
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -133,51 +132,36 @@ class Tracing:
 
     def step(self) -> bool:
         """Read the records that have come, after a wait of at most `TICK`; return whether the relay still runs."""
-        ready, _, _ = select.select([self._pipe], [], [], TICK)
-        if ready:
-            for record in self._reader.records():
+        try:
+            for record in self._tap.records(TICK):
                 self._conversations.receive(record)
-        else:
+        except queue.Empty:
             self._conversations.tick(self._clock.monotonic())
-        return not self._reader.at_end
+        except EOFError:
+            self._ended = True
+        return not self._ended
 
     def stop(self) -> None:
         """End the relay, which closes all connections, and read its last records."""
-        if self._control < 0:
-            return
-        os.close(self._control)
-        self._control = -1
+        with suppress(RuntimeError):  # the loop is closed if the relay has failed
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        while not self._ended:
+            self.step()
+        self._thread.join()
+        sys.setswitchinterval(self._switch)
+        if self._failure is not None:
+            raise RelayFailed("the relay failed, and all connections with it") from self._failure
+
+    def _run(self) -> None:
         try:
-            while self.step():
-                pass
+            self._loop.run_until_complete(self._task)
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - `stop` raises it in the other thread
+            self._failure = error
         finally:
-            os.close(self._pipe)
-            _, status = os.waitpid(self._pid, 0)
-        if code := os.waitstatus_to_exitcode(status):
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            raise RelayFailed(f"the process that passes the bytes {how}, and all connections with it")
+            self._loop.close()
 
 
 class RelayFailed(RuntimeError):
-    """The error if the relay's process was killed, or has ended with an error; standard error has that error's text."""
-
-
-def _be_relay(run: Callable[[], None], not_mine: tuple[int, ...]) -> None:
-    """Run the relay in this new process, and end the process; the other process decides when the relay ends."""
-    code = _FAILED
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
-            signal.signal(number, signal.SIG_IGN)
-        for end in not_mine:
-            os.close(end)
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        run()
-        code = 0
-    except BrokenPipeError:
-        code = 0  # the other process was killed
-    except BaseException:  # noqa: BLE001 - the process ends here, and reports why
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    """The error if an error ended the relay, which is its cause."""

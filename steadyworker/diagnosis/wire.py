@@ -48,78 +48,34 @@ MOST_FLAGS = 20
 LONGEST_TEXT = 300
 """The largest number of characters of a text from a connection."""
 
+LONGEST_ID = 8
+"""The characters of a message's id or correlation id that events show."""
 
-FLAGS: Mapping[str, Level] = {
-    "amqp.bad-arguments": "warning",
-    "amqp.bad-method": "error",
-    "amqp.channel-error": "error",
-    "amqp.channel-opened-twice": "error",
-    "amqp.connection-error": "error",
-    "amqp.connection-forced": "error",
-    "amqp.dead-channel": "error",
-    "amqp.delivery-timeout": "error",
-    "amqp.double-ack": "error",
-    "amqp.frame-before-header": "error",
-    "amqp.frame-cut": "error",
-    "amqp.frame-too-large": "error",
-    "amqp.http-in-connection": "error",
-    "amqp.http-on-port": "error",
-    "amqp.interleaved-frames": "error",
-    "amqp.invalid-frame-end": "error",
-    "amqp.late-heartbeat": "warning",
-    "amqp.peer-not-reading": "error",
-    "amqp.plain-on-tls-port": "error",
-    "amqp.proxy-protocol-on-port": "error",
-    "amqp.second-header": "error",
-    "amqp.stomp-in-connection": "error",
-    "amqp.stomp-on-port": "error",
-    "amqp.tls-in-connection": "error",
-    "amqp.tls-on-port": "error",
-    "amqp.unknown-delivery-tag": "error",
-    "amqp.unknown-frame-type": "error",
-    "amqp.unknown-protocol-on-port": "warning",
-    "amqp.unlimited-prefetch": "warning",
-    "amqp.wrong-version": "error",
-    "rabbitmq.internal-error": "error",
-    "rocketmq.bad-frame": "warning",
-    "rocketmq.broker-busy": "warning",
-    "rocketmq.error-reply": "warning",
-    "rocketmq.filter-expression": "warning",
-    "rocketmq.flush-timeout": "warning",
-    "rocketmq.forbidden": "warning",
-    "rocketmq.foreign-bytes": "error",
-    "rocketmq.frame-cut": "error",
-    "rocketmq.group-missing": "warning",
-    "rocketmq.half-topic-grows": "error",
-    "rocketmq.illegal-retry-topic": "error",
-    "rocketmq.message-illegal": "warning",
-    "rocketmq.no-replica": "warning",
-    "rocketmq.no-route": "warning",
-    "rocketmq.not-authorized": "error",
-    "rocketmq.offset-moved": "warning",
-    "rocketmq.peer-not-reading": "error",
-    "rocketmq.reply-timeout": "warning",
-    "rocketmq.store-unavailable": "warning",
-    "rocketmq.topic-missing": "warning",
-    "rocketmq.unknown-key": "error",
-    "rocketmq.wrong-signature": "error",
-    "stomp.client-id-taken": "error",
-    "stomp.double-ack": "error",
-    "stomp.duplicate-subscription": "error",
-    "stomp.error-frame": "error",
-    "stomp.frame-cut": "error",
-    "stomp.frame-too-large": "error",
-    "stomp.http-on-port": "error",
-    "stomp.late-heartbeat": "warning",
-    "stomp.no-connect": "error",
-    "stomp.peer-not-reading": "error",
-    "stomp.second-connect": "error",
-    "stomp.tls-on-port": "error",
-    "stomp.undefined-escape": "warning",
-    "stomp.unknown-command": "error",
-    "stomp.unknown-subscription": "error",
-    "trace.unparsable": "warning",
+_LEVELS: Mapping[Level, str] = {
+    "error": """
+        amqp.bad-method amqp.channel-error amqp.broker-not-reading amqp.channel-opened-twice amqp.connection-error
+        amqp.connection-forced amqp.dead-channel amqp.delivery-timeout amqp.double-ack amqp.frame-before-header
+        amqp.frame-cut amqp.frame-too-large amqp.http-in-connection amqp.http-on-port amqp.interleaved-frames
+        amqp.invalid-frame-end amqp.peer-not-reading amqp.plain-on-tls-port amqp.proxy-protocol-on-port
+        amqp.second-header amqp.stomp-in-connection amqp.stomp-on-port amqp.tls-in-connection amqp.tls-on-port
+        amqp.unknown-delivery-tag amqp.unknown-frame-type amqp.wrong-version rabbitmq.internal-error
+        rabbitmq.login-refused rocketmq.foreign-bytes rocketmq.frame-cut rocketmq.half-topic-grows
+        rocketmq.illegal-retry-topic rocketmq.not-authorized rocketmq.peer-not-reading rocketmq.unknown-key
+        rocketmq.wrong-signature stomp.broker-not-reading stomp.client-id-taken stomp.content-length stomp.double-ack
+        stomp.duplicate-subscription stomp.error-frame stomp.frame-cut stomp.frame-too-large stomp.http-on-port
+        stomp.login-refused stomp.no-connect stomp.peer-not-reading stomp.plain-on-tls-port stomp.second-connect
+        stomp.tls-on-port stomp.unknown-command stomp.unknown-subscription
+    """,
+    "warning": """
+        amqp.bad-arguments amqp.broker-silent amqp.late-heartbeat amqp.unknown-protocol-on-port
+        amqp.unlimited-prefetch rocketmq.bad-frame rocketmq.broker-busy rocketmq.error-reply
+        rocketmq.filter-expression rocketmq.flush-timeout rocketmq.forbidden rocketmq.group-missing
+        rocketmq.message-illegal rocketmq.no-replica rocketmq.no-route rocketmq.offset-moved rocketmq.reply-timeout
+        rocketmq.store-unavailable rocketmq.topic-missing stomp.broker-silent stomp.late-heartbeat
+        stomp.undefined-escape trace.unparsable
+    """,
 }
+FLAGS: Mapping[str, Level] = {flag: level for level, flags in _LEVELS.items() for flag in flags.split()}
 """Every id that a flag can have, with its usual level; each id is in the catalogue."""
 
 
@@ -213,6 +169,12 @@ class Wire:
     def _write(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
+
+
+def shortened(value: object) -> str:
+    """Return the beginning of an id that an application has chosen, because the id can be the key of a person."""
+    shown = text(value)
+    return shown if len(shown) <= LONGEST_ID else f"{shown[:LONGEST_ID]}…"
 
 
 def text(value: object) -> str:

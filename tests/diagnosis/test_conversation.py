@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pamqp import base, commands, frame, heartbeat
+from pamqp import base, commands, frame, header, heartbeat
 
 from steadyworker.diagnosis.conversation import Conversation, Known
 from steadyworker.diagnosis.tap import Side
@@ -46,11 +45,7 @@ class Told:
             self.lend(self.t, side, data)
 
     def lend(self, t: float, side: Side, data: bytes) -> None:
-        """Say bytes as the relay does: their place is another's afterwards."""
-        place = bytearray(data)
-        with memoryview(place) as view:
-            self.it.data(t, side, view)
-        place[:] = b"\xff" * len(place)
+        self.it.data(t, side, data)
 
     def wait(self, seconds: float) -> None:
         """Let time pass, with the looks at silences that the command makes."""
@@ -121,11 +116,13 @@ def test_a_late_beat_has_its_side_and_its_lateness(late: Side) -> None:
     say = {Side.CLIENT: told.client, Side.BROKER: told.broker}
     for _ in range(4):
         say[late.other](BEAT, after=2.0)
-    assert told.flags == ["amqp.late-heartbeat"]
+    assert told.flags == ["amqp.late-heartbeat" if late is Side.CLIENT else "amqp.broker-silent"]
     say[late](BEAT, after=0.5)
     (flag,) = told.of("flag")
     assert flag["level"] == "warning"
     assert flag["what"].startswith(f"The {late.label} sent nothing for 4.4 s, and had agreed to a heartbeat of 4 s")
+    about = "Run jobs outside of the thread" if late is Side.CLIENT else "Look at the broker's host"
+    assert flag["remedy"].startswith(about)
     (gap,) = told.of("gap")
     assert (gap["from"], gap["seconds"], gap["allowed"]) == (late.label, 8.5, 4)
 
@@ -183,6 +180,150 @@ def test_the_end_of_line_behind_a_frame_is_no_heartbeat() -> None:
     assert told.of("heartbeat") == []
     told.client(b"\n", after=0.1)
     assert len(told.of("heartbeat")) == 1
+
+
+def test_the_first_heartbeat_behind_a_frame_is_shown() -> None:
+    told = Told(61613)
+    told.stomp("300,0", "0,300")
+    told.client(stomp("SEND", {"destination": "/queue/jobs"}, b"{}"))
+    told.client(b"\n", after=0.2)
+    assert len(told.of("heartbeat")) == 1
+
+
+def test_a_stomp_broker_that_is_silent_has_a_remedy_about_the_broker() -> None:
+    told = Told(61613)
+    told.stomp("0,500", "500,0")
+    told.wait(2.0)
+    assert told.flags == ["stomp.broker-silent"]
+    assert told.of("flag")[0]["remedy"].startswith("Look at the broker's host")
+
+
+@pytest.mark.parametrize(("side", "flag"), [(Side.BROKER, "broker-not-reading"), (Side.CLIENT, "peer-not-reading")])
+@pytest.mark.parametrize("family", ["amqp", "stomp"])
+def test_the_remedy_is_about_the_side_that_does_not_read(family: str, side: Side, flag: str) -> None:
+    told = Told(5672 if family == "amqp" else 61613)
+    told.amqp() if family == "amqp" else told.stomp()
+    told.it.queue(told.t, side, waiting=100_000, since=6.0, stuck=True)
+    assert told.flags == [f"{family}.{flag}"]
+
+
+# --- Logins and ports -------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_login_is_named() -> None:
+    told = Told()
+    told.client(OPENING)
+    told.broker(START)
+    told.client(commands.Connection.StartOk(response="\0guest\0hunter2"))
+    text = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."
+    told.broker(commands.Connection.Close(403, text, 0, 0))
+    told.it.ended(told.t, Side.BROKER, "fin")
+    assert told.flags == ["rabbitmq.login-refused"]
+    assert "hunter2" not in json.dumps(told.events)
+
+
+def test_a_broker_that_closes_behind_the_login_has_refused_it() -> None:
+    """A client without the capability `authentication_failure_close` gets no Connection.Close."""
+    told = Told()
+    told.client(OPENING)
+    told.broker(START)
+    told.client(commands.Connection.StartOk(response="\0guest\0hunter2"))
+    told.it.ended(told.t, Side.BROKER, "fin")
+    assert told.flags == ["rabbitmq.login-refused"]
+
+
+def test_a_refusal_of_a_queue_is_no_refused_login() -> None:
+    told = Told()
+    told.amqp()
+    told.broker(commands.Connection.Close(403, "ACCESS_REFUSED - access to vhost 'x' refused", 10, 40))
+    assert told.flags == ["amqp.connection-error"]
+
+
+@pytest.mark.parametrize("reason", ["User name [u] or password is invalid.", "Bad CONNECT", "Security Error occurred"])
+def test_a_refused_login_of_stomp_is_named(reason: str) -> None:
+    told = Told(61613)
+    told.client(stomp("CONNECT", {"login": "u", "passcode": "hunter2"}))
+    told.broker(stomp("ERROR", {"message": reason}))
+    assert told.flags == ["stomp.login-refused"]
+
+
+ALERT = b"\x15\x03\x03\x00\x02\x02\x0a"
+
+
+def test_a_plain_client_on_a_tls_port_is_named() -> None:
+    amqp, quiet, plain_stomp = Told(), Told(5671), Told(61613)
+    amqp.client(OPENING)
+    amqp.broker(ALERT)
+    quiet.client(OPENING)
+    quiet.it.ended(0.1, Side.BROKER, "fin")
+    plain_stomp.client(stomp("CONNECT", {"accept-version": "1.2"}))
+    plain_stomp.broker(ALERT)
+    found = [amqp.flags, quiet.flags, plain_stomp.flags]
+    assert found == [["amqp.plain-on-tls-port"], ["amqp.plain-on-tls-port"], ["stomp.plain-on-tls-port"]]
+
+
+# --- Frames that do not fit -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", ["3", "20", "five"])
+def test_a_wrong_content_length_is_named(length: str) -> None:
+    told = Told(61613)
+    told.stomp()
+    told.client(stomp("SEND", {"destination": "/queue/jobs", "content-length": length}, b"12345"))
+    told.client(stomp("SEND", {"destination": "/queue/jobs"}, b"{}")[:12])
+    told.it.ended(told.t, Side.CLIENT, "fin")
+    assert told.flags[0] == "stomp.content-length"
+    assert "stomp.frame-cut" not in told.flags[:1]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_second_header_inside_of_a_frame_is_named(*, whole: bool) -> None:
+    """A forked process connects again with the socket of its parent, which is in the middle of a write."""
+    told = Told()
+    told.amqp()
+    message = publish("jobs", b"x" * 500)
+    told.client(message[:80], OPENING, *([message[80:]] if whole else []))
+    told.it.ended(told.t, Side.CLIENT, "fin")
+    (flag,) = told.of("flag")
+    assert flag["id"] == "amqp.second-header"
+    assert "inside of a frame" in flag["what"]
+    assert flag["evidence"][-1]["characters"] == "AMQP protocol header"
+
+
+def test_a_second_header_inside_of_a_large_body_is_named() -> None:
+    told = Told()
+    told.amqp()
+    message = publish("jobs", b"x" * 100_000)
+    told.client(message[:30_000], OPENING, message[30_000:])
+    (flag,) = told.of("flag")
+    assert flag["id"] == "amqp.second-header"
+
+
+def test_a_body_that_contains_a_protocol_header_is_no_flag() -> None:
+    told = Told()
+    told.amqp()
+    told.client(publish("jobs", b"x" * 1000 + OPENING))
+    assert told.flags == []
+
+
+def test_a_frame_that_another_one_cuts_is_found_in_bytes_that_came_before() -> None:
+    cut, inner = publish("jobs", bytes(2_000)), frame.marshal(commands.Queue.Declare(queue="inside"), 2)
+    told = Told()
+    told.amqp()
+    told.client(cut[:500], inner, cut[500:-500], cut[-500:])
+    assert told.flags == ["amqp.interleaved-frames"]
+    (flag,) = told.of("flag")
+    assert "another method frame begins 431 bytes behind its first byte" in flag["what"]
+
+
+def test_the_ids_that_an_application_gave_are_shortened() -> None:
+    told = Told()
+    told.amqp()
+    properties = commands.Basic.Properties(message_id="customer-4711-jane-doe", correlation_id="invoice-of-jane-doe")
+    told.client(commands.Basic.Publish(routing_key="jobs"), frame.marshal(header.ContentHeader(0, 0, properties), 1))
+    written = json.dumps(told.events)
+    assert told.of("content")[0]["properties"]["message_id"] == "customer…"
+    assert "jane" not in written
 
 
 # --- Deliveries -------------------------------------------------------------------------------------------------------
@@ -374,31 +515,9 @@ def test_no_login_is_in_an_event() -> None:
         assert len(told.events) > 2
 
 
-def test_what_was_read_is_kept_though_its_place_is_used_again() -> None:
-    """The frame that another one cuts in two is found in bytes that came before."""
-    cut, inner = publish("jobs", bytes(2_000)), frame.marshal(commands.Queue.Declare(queue="inside"), 2)
-    told = Told()
-    told.amqp()
-    told.client(cut[:500], inner, cut[500:-500], cut[-500:])
-    assert told.flags == ["amqp.interleaved-frames"]
-    (flag,) = told.of("flag")
-    assert "another method frame begins 431 bytes behind its first byte" in flag["what"]
-
-
 def test_a_large_message_is_one_event() -> None:
     told = Told()
     told.amqp()
     told.client(publish("jobs", bytes(3 * LARGEST_BODY)))
     (body,) = told.of("body")
     assert (body["frames"], body["size"]) == (3, 3 * (LARGEST_BODY + 8))
-
-
-def test_many_deliveries_take_no_memory() -> None:
-    told = Told()
-    told.amqp()
-    consume(told)
-    channel: Any = told.it._spoken._channels[1]  # type: ignore[union-attr]  # no event shows it
-    for tag in range(1, 2000):
-        told.broker(deliver(tag))
-    assert channel.tags.waiting == 1999
-    assert len(channel.tags._starts) == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
@@ -12,19 +14,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from steadyworker.diagnosis.ends import End, unconfirmed
-from steadyworker.diagnosis.tap import CHUNK
+from steadyworker.clock import SystemClock
+from steadyworker.diagnosis.conversation import Known
+from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, End
+from steadyworker.diagnosis.tap import MOST_WAITING
+from steadyworker.diagnosis.tracing import Conversations, RelayFailed, Tracing
+from steadyworker.diagnosis.wire import Event, Wire
 from tests.diagnosis.traced import Traced
 
 WITHIN = 30.0
 
 
 @contextmanager
-def ends(ring: int = 1 << 22) -> Iterator[tuple[Traced, socket.socket, socket.socket]]:
+def ends(most: int = MOST_WAITING) -> Iterator[tuple[Traced, socket.socket, socket.socket]]:
     """A trace, and the two programs that it stands between: the client's socket and the broker's."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(WITHIN)
-        with Traced(f"127.0.0.1:{server.getsockname()[1]}", ring=ring) as trace:
+        with Traced(f"127.0.0.1:{server.getsockname()[1]}", most=most) as trace:
             client = socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN)
             broker, _ = server.accept()
             broker.settimeout(WITHIN)
@@ -176,7 +182,7 @@ def test_a_broker_that_is_not_there_is_an_event_and_resets_the_client() -> None:
 def test_bytes_pass_though_nothing_is_read_and_the_trace_shows_this() -> None:
     """The reader stands still, as on a machine without a free core."""
     size = 8 * CHUNK
-    with ends(ring=2 * CHUNK) as (trace, client, broker):
+    with ends(most=2 * CHUNK) as (trace, client, broker):
         trace.reading.clear()
         writer = threading.Thread(target=write, args=(client, [bytes(size), b"the last"]), daemon=True)
         writer.start()
@@ -217,13 +223,54 @@ def test_many_connections_at_once() -> None:
 
 
 def test_the_send_queue_is_what_the_other_side_has_not_confirmed() -> None:
+    async def unconfirmed(connection: socket.socket) -> tuple[int, int]:
+        end = End(connection)
+        assert end.unconfirmed() == (0, 0)
+        sending = asyncio.create_task(end.send(bytes(1 << 24)))
+        await asyncio.sleep(0)
+        found = end.unconfirmed()
+        assert end.blocked
+        sending.cancel()
+        return found
+
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         closing(socket.create_connection(server.getsockname())) as one,
         closing(server.accept()[0]),
     ):
-        end = End(one, connected=True)
-        assert unconfirmed(end) == 0
-        one.setblocking(True)
-        fill(one)
-        assert unconfirmed(end) > 0
+        waiting, acked = asyncio.run(unconfirmed(one))
+    assert waiting > 0
+    assert waiting + acked == 1 << 24
+
+
+@pytest.mark.long
+def test_a_reset_by_a_side_that_has_closed_its_direction_is_passed_on() -> None:
+    with ends() as (trace, client, broker):
+        client.shutdown(socket.SHUT_WR)
+        assert broker.recv(10) == b""
+        reset(client)
+        trace.wait_kind("close", who="client", how="reset")
+        trace.stop()
+        with pytest.raises(BrokenPipeError):
+            broker.send(b"x")
+    assert [(event["who"], event["how"]) for event in trace.of("close")] == [("client", "fin"), ("client", "reset")]
+
+
+def test_a_failure_of_the_relay_is_raised_by_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: End) -> bytes:
+        raise ZeroDivisionError("a mistake in the relay")
+
+    monkeypatch.setattr(End, "receive", fail)
+    clock, events = SystemClock(), list[Event]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        conversations = Conversations(Wire(0.0, [events.append]), Known.at(5672))
+        tracing = Tracing(listener, BrokerTarget([(socket.AF_INET, server.getsockname())]), conversations, clock)
+        with socket.create_connection(("127.0.0.1", port), timeout=WITHIN):
+            while tracing.step():
+                pass
+        with pytest.raises(RelayFailed) as raised:
+            tracing.stop()
+    assert "a mistake in the relay" in "".join(traceback.format_exception(raised.value))
+    assert [event["kind"] for event in events] == ["open", "close"]

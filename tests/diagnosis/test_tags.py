@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steadyworker.diagnosis.tags import MOST_RUNS, AckResult, Tags
+from steadyworker.diagnosis.tags import MOST_WAITING, AckResult, Tags
 
 steps = st.lists(st.one_of(st.none(), st.just("auto"), st.tuples(st.integers(0, 30), st.booleans())), max_size=80)
 
@@ -31,8 +31,13 @@ def test_tags_do_what_a_set_of_numbers_does(steps: list[tuple[int, bool] | str |
         assert tags.waiting == len(waiting)
 
 
-def test_the_number_of_runs_has_a_limit() -> None:
+def test_a_pile_is_counted_and_only_a_limited_number_of_its_tags_is_kept() -> None:
     tags = Tags()
-    for tag in range(1, 4 * MOST_RUNS):
-        tags.delivered(tag, needs_ack=bool(tag % 2))
-    assert len(tags._starts) == MOST_RUNS
+    for tag in range(1, MOST_WAITING + 11):
+        tags.delivered(tag, needs_ack=True, t=float(tag))
+    assert (tags.waiting, tags.oldest) == (MOST_WAITING + 10, (1, 1.0))
+    assert tags.settle(MOST_WAITING + 5) is AckResult.NOW
+    assert tags.settle(MOST_WAITING + 11) is AckResult.UNKNOWN
+    assert tags.waiting == MOST_WAITING + 9
+    assert tags.settle(0, multiple=True) is AckResult.NOW
+    assert tags.waiting == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -145,7 +144,6 @@ def test_it_ends_by_itself_and_a_broker_that_is_away_is_an_event(eventually: Eve
 
 
 def test_its_relay_ends_with_it(eventually: Eventually) -> None:
-    """Also when it is killed: the relay holds the port, and would pass bytes without end."""
     with running("127.0.0.1:1") as trace:
         with socket.create_connection(("127.0.0.1", trace.port), timeout=30):
             pass
@@ -228,24 +226,6 @@ def test_a_trace_that_would_connect_to_itself_is_refused(listen: str, to: str) -
     options = ["--listen", f"{listen}:{port}", "--to", f"{to}:{port}", "--seconds", "1"]
     done = CliRunner().invoke(verbs, ["trace", *options])
     assert (done.exit_code, "where the trace itself listens" in done.stderr) == (78, True)
-
-
-def test_a_relay_that_is_killed_is_reported_with_what_was_seen_before(tmp_path: Path, eventually: Eventually) -> None:
-    page = tmp_path / "trace.html"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        to = f"127.0.0.1:{server.getsockname()[1]}"
-        with (
-            running(to, "--html", str(page), "--jsonl", "-") as trace,
-            socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client,
-        ):
-            client.sendall(OPENING)
-            eventually(lambda: any('"header"' in line for line in trace.lines))
-            (relay,) = Path(f"/proc/{trace.pid}/task/{trace.pid}/children").read_text().split()
-            os.kill(int(relay), signal.SIGKILL)
-            assert trace.wait() == 70
-    assert "the process that passes the bytes was killed by SIGKILL" in trace.errors
-    assert trace.events[-1]["kind"] == "end"
-    assert "AMQP 0-9-1" in page.read_text()
 
 
 @pytest.mark.slow

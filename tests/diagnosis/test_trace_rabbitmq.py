@@ -16,7 +16,7 @@ from pamqp import commands, frame, heartbeat
 
 from steadyworker.diagnosis import conversation
 from tests.brokers.rabbitmq import Node, Vhost
-from tests.diagnosis.amqp_client import OPENING, AmqpClient, publish
+from tests.diagnosis.amqp_client import OPENING, AmqpClient, RawClient, publish
 from tests.diagnosis.traced import Traced
 
 BODY = b"the body of a message"
@@ -133,6 +133,54 @@ def test_a_missed_heartbeat(trace: Traced) -> None:
     assert gap["allowed"] == 1
     assert trace.of("close")[0]["first"]
     assert set(trace.flags()) == {"amqp.late-heartbeat"}
+
+
+def test_a_broker_that_is_frozen(vhost: Vhost) -> None:
+    """A proxy between the trace and the broker is stopped, because other tests need the broker itself."""
+    login, _, rest = vhost.url.rpartition("@")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    command = [sys.executable, "-m", "tests.benchmarks.plain_proxy", host, port]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
+        try:
+            assert proxy.stdout
+            to = f"127.0.0.1:{proxy.stdout.readline().strip()}"
+            url = f"{login}@{to}/{rest.partition('/')[2]}"
+            with Traced(url) as trace, AmqpClient(trace.through(), heartbeat=1):
+                proxy.send_signal(signal.SIGSTOP)
+                flag = trace.wait_flag("amqp.broker-silent")
+        finally:
+            proxy.kill()
+    assert flag["what"].startswith("The broker sent nothing for ")
+    assert flag["remedy"].startswith("Look at the broker's host")
+
+
+@pytest.mark.parametrize("capable", [True, False])
+def test_a_refused_login(trace: Traced, *, capable: bool) -> None:
+    """Only a client with the capability gets a Connection.Close."""
+    with RawClient(trace.through()) as client:
+        client.password = "wr0ng-s3cret"
+        if not capable:
+            client.capabilities = {}
+        client.start()
+        client.until_closed()
+    flag = trace.wait_flag("rabbitmq.login-refused")
+    assert flag["remedy"].startswith("Test the same user and password on the broker")
+    trace.stop()
+    assert trace.flags() == ["rabbitmq.login-refused"]
+    assert "wr0ng-s3cret" not in json.dumps(trace.events)
+
+
+def test_a_second_header_inside_of_a_frame(trace: Traced, client: AmqpClient) -> None:
+    """A forked process connects with its parent's socket, and the parent is in the middle of a write."""
+    whole = publish(client.queue(), BODY * 10)
+    client.send(whole[:-60])
+    client.send(OPENING)
+    client.send(whole[-60:])
+    client.refused()
+    flag = trace.wait_flag("amqp.second-header")
+    assert "inside of a frame" in flag["what"]
+    trace.wait_kind("method", name="Connection.Close")
+    assert trace.flags() == ["amqp.second-header"]
 
 
 def test_a_delivery_tag_that_never_was(trace: Traced, client: AmqpClient) -> None:

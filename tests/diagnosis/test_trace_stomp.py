@@ -12,6 +12,7 @@ import pytest
 
 from tests.brokers.stomp_broker import StompBroker
 from tests.brokers.stomp_client import StompClient, StompError
+from tests.diagnosis.raw_stomp import RawStomp
 from tests.diagnosis.traced import Traced
 
 CLASSIC = pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
@@ -98,6 +99,24 @@ def test_a_frame_that_a_close_cuts(trace: Traced, queue: str) -> None:
         client.send_raw(f"SEND\ndestination:/queue/{queue}\ncontent-length:94\n\n{{}}".encode())
     flag = trace.wait_flag("stomp.frame-cut")
     assert flag["what"].startswith("The client closed its direction in the middle of a frame")
+
+
+def test_a_content_length_of_characters_instead_of_bytes(trace: Traced, queue: str) -> None:
+    body = "Zürich – São Paulo"
+    with StompClient(trace.through()) as client:
+        client.send_raw(f"SEND\ndestination:/queue/{queue}\ncontent-length:{len(body)}\n\n{body}\0".encode())
+        flag = trace.wait_flag("stomp.content-length")
+    assert "instead of NUL behind a body of 18 bytes" in flag["what"]
+    assert flag["remedy"].startswith("Count the encoded bytes")
+
+
+def test_a_refused_login(trace: Traced, queue: str) -> None:
+    with RawStomp(trace.through()) as client:
+        client.password = "wr0ng-s3cret"
+        client.connect()
+        flag = trace.wait_flag("stomp.login-refused")
+    assert flag["remedy"].startswith("Compare `login`")
+    assert "wr0ng-s3cret" not in json.dumps(trace.events)
 
 
 def test_http_on_the_port(trace: Traced) -> None:

@@ -1,8 +1,7 @@
-"""A trace inside of the test's process: the relay in one thread, and the reader of its records in another."""
+"""A trace inside of the test's process, with its reader in another thread."""
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -13,9 +12,9 @@ from urllib.parse import urlsplit
 
 from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.conversation import Known
-from steadyworker.diagnosis.relay import BrokerTarget, Relay
-from steadyworker.diagnosis.tap import Ring, TapReader, TapWriter, pipe
-from steadyworker.diagnosis.tracing import Conversations
+from steadyworker.diagnosis.relay import BrokerTarget
+from steadyworker.diagnosis.tap import MOST_WAITING
+from steadyworker.diagnosis.tracing import Conversations, Tracing
 from steadyworker.diagnosis.wire import Event, Wire
 
 WITHIN = 30.0
@@ -24,7 +23,7 @@ WITHIN = 30.0
 class Traced:
     """A trace in front of the server of a URL or of `HOST:PORT`; `events` are all that it wrote."""
 
-    def __init__(self, to: str, *, target: BrokerTarget | None = None, ring: int = 1 << 22) -> None:
+    def __init__(self, to: str, *, target: BrokerTarget | None = None, most: int = MOST_WAITING) -> None:
         parts = urlsplit(to if "://" in to else f"//{to}")
         assert parts.hostname
         assert parts.port
@@ -37,28 +36,18 @@ class Traced:
         self.port: int = listener.getsockname()[1]
         addresses = [(socket.AF_INET, (parts.hostname, parts.port))]
         target = replace(target, addresses=addresses) if target else BrokerTarget(addresses)
-        memory, (reads, writes), (control, self._control) = Ring(ring), pipe(), os.pipe()
-        self._reader = TapReader(memory, reads)
         self.conversations = Conversations(self.wire, Known.at(parts.port))
-        relay = Relay(listener, target, TapWriter(memory, writes), control, self.clock.monotonic)
         self.reading = threading.Event()
         self.reading.set()
+        self._stopped = False
+        self._tracing = Tracing(listener, target, self.conversations, self.clock, most=most)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
-        def pass_bytes() -> None:
-            relay.run()
-            os.close(writes)
-            os.close(control)
-
-        def read() -> None:
-            while not self._reader.at_end:
-                self.reading.wait()
-                for record in self._reader.records():
-                    self.conversations.receive(record)
-            os.close(reads)
-
-        self._threads = [threading.Thread(target=each, daemon=True) for each in (pass_bytes, read)]
-        for thread in self._threads:
-            thread.start()
+    def _read(self) -> None:
+        while not self._stopped and self._tracing.step():
+            self.reading.wait()
+        self._tracing.stop()
 
     def through(self) -> str:
         """The URL of the server, through the trace."""
@@ -76,12 +65,9 @@ class Traced:
 
     def stop(self) -> None:
         """End the trace; all events are there then."""
-        if self._control >= 0:
-            os.close(self._control)
-            self._control = -1
-            for thread in self._threads:
-                thread.join(WITHIN)
-                assert not thread.is_alive()
+        self._stopped = True
+        self._thread.join(WITHIN)
+        assert not self._thread.is_alive()
 
     def _note(self, event: Event) -> None:
         with self._changed:

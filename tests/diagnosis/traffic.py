@@ -1,13 +1,12 @@
 """
-Traffic of AMQP for the tests of the reader: what the encoders of pamqp and of pika make of values from Hypothesis.
+Traffic of AMQP for the tests of the reader: what pamqp's encoder makes of values from Hypothesis.
 
 Each `Part` is one frame, beside what the reader must return for it.
-Where an encoder cannot write a value, or writes another one, the strategy says so and leaves the value out.
+Where the encoder cannot write a value, or writes another one, the strategy says so and leaves the value out.
 """
 
 from __future__ import annotations
 
-import inspect
 import struct
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,6 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-import pika.frame
-import pika.spec
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header, heartbeat
 
@@ -28,8 +25,6 @@ OPENING = b"AMQP\0\0\x09\x01"
 CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
 METHODS: dict[str, Any] = {kind.__qualname__: kind for kind in commands.INDEX_MAPPING.values()}
 LONGEST_NAME = 255
-PIKA_NAMES = {"exchange_type": "type", "message_type": "type", "global_": "global_qos"}
-"""pika has other names for these; where it has this name for two methods, only one of them has the argument."""
 
 Seen = tuple[Any, ...]
 
@@ -61,7 +56,7 @@ def seen(item: Item) -> Seen:
 
 
 def written(value: Any) -> Any:
-    """A value as a reader must return it: bytes that are UTF-8 are text, and whole numbers are no `long` of pika."""
+    """A value as a reader must return it: bytes that are UTF-8 are text."""
     match value:
         case bytes() | bytearray():
             return bytes(value)
@@ -114,10 +109,6 @@ pamqp_tables = tables(
     | times
     | st.binary(max_size=40).map(bytearray)
 )
-# pika has no floats.
-pika_tables = tables(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | decimals | texts | times | st.binary(max_size=40)
-)
 
 
 def arguments(table: st.SearchStrategy[dict[str, Any]]) -> dict[str, st.SearchStrategy[Any]]:
@@ -135,7 +126,7 @@ def arguments(table: st.SearchStrategy[dict[str, Any]]) -> dict[str, st.SearchSt
     }
 
 
-PAMQP, PIKA = arguments(pamqp_tables), arguments(pika_tables) | {"longstr": texts | st.binary(max_size=80)}
+PAMQP = arguments(pamqp_tables)
 
 
 @st.composite
@@ -152,21 +143,6 @@ def pamqp_methods(draw: st.DrawFn, channel: int, names: Sequence[str]) -> Part:
             setattr(method, name, draw(plain_names) if usual is None else usual)
     fields = {name: written(value) for name, value in method}
     return Part(frame.marshal(method, channel), ("method", channel, method.name, fields))
-
-
-@st.composite
-def pika_methods(draw: st.DrawFn, channel: int, names: Sequence[str]) -> Part:
-    """A method by pika, which allows every value."""
-    known = METHODS[draw(st.sampled_from(names))]
-    kind = pika.spec.methods[known.index]
-    given = {name: draw(PIKA[known.amqp_type(name)]) for name in known.attributes()}
-    own = inspect.signature(kind).parameters
-    method = kind(**{name if name in own else PIKA_NAMES[name]: value for name, value in given.items()})
-    fields = {
-        name: long_text(value) if known.amqp_type(name) == "longstr" else written(value)
-        for name, value in given.items()
-    }
-    return Part(pika.frame.Method(channel, method).marshal(), ("method", channel, known.name, fields))
 
 
 def drawn_properties(draw: st.DrawFn, values: Mapping[str, st.SearchStrategy[Any]]) -> dict[str, Any]:
@@ -194,22 +170,6 @@ def pamqp_messages(draw: st.DrawFn, channel: int) -> list[Part]:
 
 
 @st.composite
-def pika_messages(draw: st.DrawFn, channel: int) -> list[Part]:
-    """A method with its message by pika, which has the time of a message as a number."""
-    values = drawn_properties(draw, PIKA | {"timestamp": st.integers(0, 2**64 - 1)})
-    pieces = draw(st.lists(st.binary(min_size=1, max_size=300), max_size=4))
-    size = sum(map(len, pieces))
-    given = pika.spec.BasicProperties(**{PIKA_NAMES.get(name, name): value for name, value in values.items()})
-    if "timestamp" in values and values["timestamp"] <= 253_402_300_799:
-        values["timestamp"] = datetime.fromtimestamp(values["timestamp"], UTC)
-    return [
-        draw(pika_methods(channel, sorted(CONTENT))),
-        Part(pika.frame.Header(channel, size, given).marshal(), ("header", channel, size, written(values))),
-        *(Part(pika.frame.Body(channel, piece).marshal(), ("body", channel, len(piece))) for piece in pieces),
-    ]
-
-
-@st.composite
 def traces(draw: st.DrawFn) -> list[Part]:
     """The bytes of a client: its header, then methods and messages on some channels, mixed as channels may be."""
     lanes: list[list[Part]] = []
@@ -217,9 +177,7 @@ def traces(draw: st.DrawFn) -> list[Part]:
     for channel in draw(st.lists(st.integers(0, 2**16 - 1), max_size=4, unique=True)):
         units: st.SearchStrategy[list[Part]] = st.one_of(
             pamqp_methods(channel, alone).map(lambda part: [part]),
-            pika_methods(channel, alone).map(lambda part: [part]),
             pamqp_messages(channel),
-            pika_messages(channel),
         )
         lanes.append([part for unit in draw(st.lists(units, max_size=4)) for part in unit])
     beat = Part(frame.marshal(heartbeat.Heartbeat(), 0), ("heartbeat", 0))
@@ -244,7 +202,7 @@ def pieces(draw: st.DrawFn, data: bytes) -> list[bytes]:
     return cut(data, range(0, len(data), draw(st.integers(1, 50))))
 
 
-# --- All types of values, also those that neither encoder writes -----------------------------------------------------
+# --- All types of values, also those that the encoder does not write -----------------------------------------------------
 
 
 def _packed(kind: bytes, form: str, numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[bytes, Any]]:

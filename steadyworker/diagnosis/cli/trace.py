@@ -19,9 +19,8 @@ from steadyworker.cli.streams import OutputFailed
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.diagnosis.capture import read_capture
 from steadyworker.diagnosis.conversation import Known
-from steadyworker.diagnosis.ends import text_of_address
 from steadyworker.diagnosis.outputs import STDOUT, Outputs
-from steadyworker.diagnosis.relay import BrokerTarget
+from steadyworker.diagnosis.relay import BrokerTarget, text_of_address
 from steadyworker.diagnosis.tracing import Conversations, Tracing, check_installed
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
@@ -68,7 +67,8 @@ It reads AMQP 0-9-1, STOMP, and the remoting protocol of RocketMQ's name servers
 Other protocols pass, and only their sizes and times are known.
 A RocketMQ client takes the broker's address from the name server, and so goes past --listen:
 capture its packets (tcpdump -w rocketmq.pcap port 10911), and read them with --pcap.
-Bodies, logins, and headers and properties of applications are never written.
+Bodies, logins, and headers and properties of applications are never written;
+of the id of an AMQP message, the trace writes only the first 8 characters.
 \b
 Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM end the trace with its totals.""",
 )
