@@ -70,7 +70,8 @@ def need_text(job: ListedJob, now: float) -> str:
         case Need.NO_WORKER:
             text = f"Its worker process is gone, and no other consumes this queue: {START_ONE}."
         case Need.CRASHING:
-            text = f"{counts_clause(job)} since its last checkpoint, the last: {redact(row.reason)}."
+            last = f", the last: {redact(row.reason)}" if row.reason else ""
+            text = f"{counts_clause(job)} since its last checkpoint{last}."
         case Need.STUCK:
             silent = span(now - job.progress.at) if job.progress is not None else "half an hour"
             text = f"No progress for {silent}, but its worker process lives."
