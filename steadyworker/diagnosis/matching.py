@@ -57,11 +57,13 @@ class Match:
         entry: The entry.
         groups: The texts that the named groups of the pattern matched.
         line: The number of lines in the record before the match.
+        probable: Whether the record has only the pattern's hint.
     """
 
     entry: Entry
     groups: Mapping[str, str]
     line: int = 0
+    probable: bool = False
 
 
 class Matcher:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from steadyworker.diagnosis import pasted
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.decoding import Decoding, UndecodableSource
 from steadyworker.diagnosis.formats import instant, is_error, lacks_year
@@ -82,14 +83,73 @@ class Search:
             return max(times, default=None)
         return min(times, key=lambda time: abs(time - near), default=None)
 
+    def sightings(self, records: Iterable[Record], unknown: list[Record]) -> Iterator[Sighting]:
+        """Yield the sightings in the records; the list gets each record that reports a failure, and has no sighting."""
+        for record in records:
+            if self.sieve.ordinary(record.text.encode()):
+                continue
+            matches = self.matcher.match(record.text)
+            if not matches and is_error(record.text):
+                unknown.append(record)
+            time = self.instant(record.stamp) if matches and record.stamp else None
+            for match in matches:
+                yield Sighting(match.entry, match.groups, record, record.line + match.line, time, match.probable)
+
+
+@dataclass(slots=True)
+class _Found:
+    """
+    What a text has.
+
+    Attributes:
+        certain: The sightings of entries that explain a record by themselves.
+        lesser: The sightings of general entries, and of entries that probably explain a record.
+        unknown: The records that report a failure, and that no entry explains.
+    """
+
+    certain: list[Sighting] = field(default_factory=list)
+    lesser: list[Sighting] = field(default_factory=list)
+    unknown: list[Record] = field(default_factory=list)
+
+    def add(self, seen: Sighting) -> bool:
+        """Add a sighting, and return whether it is certain."""
+        certain = not seen.probable and not seen.entry.general
+        (self.certain if certain else self.lesser).append(seen)
+        return certain
+
+    @property
+    def ids(self) -> set[str]:
+        """The ids of the entries that are certain."""
+        return {seen.entry.id for seen in self.certain}
+
+    def better(self, other: _Found) -> bool:
+        """Return whether this reading of a text has all that is certain in the other one, and more."""
+        if self.ids == other.ids:
+            return not self.ids and self._worth > other._worth
+        return self.ids > other.ids
+
+    @property
+    def _worth(self) -> int:
+        return max((1 if seen.probable else 2 for seen in self.lesser), default=0)
+
 
 class Scanner:
-    """The search of one source."""
+    """
+    The search of one source.
+
+    A text of at most `pasted.MOST` bytes, after which no further line comes soon, can be the copy of a log.
+    The scanner also reads such a text as `pasted.readings` restores it, because an escape or a wrap can hide a failure.
+    """
 
     def __init__(self, source: str, search: Search) -> None:
         self.cutter = Cutter(source, search.sieve.ordinary)
         self._decoding = Decoding()
         self._search = search
+        self._text: bytes | None = b""
+        self._before = 0
+        """The number of lines before the text."""
+        self._found = _Found()
+        """What the text has as it is."""
 
     def feed(self, block: bytes) -> Iterator[Sighting]:
         """
@@ -99,11 +159,12 @@ class Scanner:
             UndecodableSource: The block is compressed, and cannot be decompressed.
         """
         for text in self._decoding.feed(block):
-            yield from self._found(self.cutter.feed(text))
+            yield from self._read(text)
 
     def flush(self) -> Iterator[Sighting]:
-        """Yield the sightings in the open records."""
-        return self._found(self.cutter.flush())
+        """Yield the remaining sightings, because no further line is expected soon."""
+        yield from self._certain(self.cutter.flush())
+        yield from self._settled()
 
     def end(self) -> Iterator[Sighting]:
         """
@@ -115,10 +176,10 @@ class Scanner:
         unreadable: UndecodableSource | None = None
         try:
             for text in self._decoding.end():
-                yield from self._found(self.cutter.feed(text))
+                yield from self._read(text)
         except UndecodableSource as error:
             unreadable = error
-        yield from self._found(self.cutter.end())
+        yield from self._rest()
         if unreadable:
             raise unreadable
 
@@ -135,20 +196,53 @@ class Scanner:
             for block in blocks:
                 yield from self.feed(block)
         except (OSError, UndecodableSource):
-            yield from self._found(self.cutter.end())
+            yield from self._rest()
             raise
         yield from self.end()
 
-    def _found(self, records: Iterable[Record]) -> Iterator[Sighting]:
-        for record in records:
-            if self._search.sieve.ordinary(record.text.encode()):
-                continue
-            matches = self._search.matcher.match(record.text)
-            if not matches and is_error(record.text):
-                self._search.unknown.add(record)
-            time = self._search.instant(record.stamp) if matches and record.stamp else None
-            for match in matches:
-                yield Sighting(match.entry, match.groups, record, record.line + match.line, time)
+    def _read(self, block: bytes) -> Iterator[Sighting]:
+        if self._text is not None:
+            self._text = self._text + block if len(self._text) + len(block) <= pasted.MOST else None
+        yield from self._certain(self.cutter.feed(block))
+        if self._text is None:
+            yield from self._ended(self._found)
+
+    def _rest(self) -> Iterator[Sighting]:
+        yield from self._certain(self.cutter.end())
+        yield from self._settled()
+
+    def _certain(self, records: Iterable[Record]) -> Iterator[Sighting]:
+        """Yield the sightings that are certain, and keep the others."""
+        for seen in self._search.sightings(records, self._found.unknown):
+            if self._found.add(seen):
+                yield seen
+
+    def _settled(self) -> Iterator[Sighting]:
+        """Yield what was kept, or what a better reading of the text has in its place."""
+        plain, best = self._found, self._found
+        for lines in pasted.readings(self._text.decode("utf-8", "replace")) if self._text else ():
+            found = self._reading(lines)
+            best = found if found.better(best) else best
+        yield from (seen for seen in best.certain if seen.entry.id not in plain.ids)
+        yield from self._ended(best)
+        self._text, self._before = b"", self.cutter.lines
+
+    def _reading(self, lines: pasted.Lines) -> _Found:
+        """Return what a restored text has; the numbers of lines are those of the source."""
+        found = _Found()
+        cutter = Cutter(self.cutter.source)
+        records = [*cutter.feed("\n".join(line for _, line in lines).encode("utf-8", "replace")), *cutter.end()]
+        for seen in self._search.sightings(records, found.unknown):
+            first, at = (self._before + 1 + lines[line - 1][0] for line in (seen.record.line, seen.line))
+            found.add(replace(seen, record=replace(seen.record, line=first), line=at))
+        found.unknown = [replace(record, line=self._before + 1 + lines[record.line - 1][0]) for record in found.unknown]
+        return found
+
+    def _ended(self, found: _Found) -> Iterator[Sighting]:
+        yield from found.lesser
+        for record in found.unknown:
+            self._search.unknown.add(record)
+        self._found = _Found()
 
 
 def by_time(sources: Iterable[Iterator[Sighting]]) -> Iterator[Sighting]:

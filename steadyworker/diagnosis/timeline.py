@@ -50,6 +50,7 @@ class Sighting:
     record: Record
     line: int
     time: float | None = None
+    probable: bool = False
 
     @property
     def keys(self) -> dict[str, str]:
