@@ -57,12 +57,14 @@ class Match:
         entry: The entry.
         groups: The texts that the named groups of the pattern matched.
         line: The number of lines in the record before the match.
+        size: The number of characters that the pattern matched.
         probable: Whether the record has only the pattern's hint.
     """
 
     entry: Entry
     groups: Mapping[str, str]
     line: int = 0
+    size: int = 0
     probable: bool = False
 
 
@@ -99,7 +101,7 @@ class Matcher:
                     if entry.opens and ((bytes_ := spelled(entry, groups)) is None or bytes_.kind not in entry.opens):
                         continue
                     key = (entry.id, *(f"{name}={value}" for name, value in sorted(groups.items())))
-                    found.setdefault(key, Match(entry, groups, text.count("\n", 0, match.start())))
+                    found.setdefault(key, Match(entry, groups, text.count("\n", 0, match.start()), len(match[0])))
         in_order = sorted(found.values(), key=lambda match: (match.line, match.entry.id))
         return [match for match in in_order if not match.entry.general] or in_order
 

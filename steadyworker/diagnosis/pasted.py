@@ -28,7 +28,7 @@ Lines = Sequence[tuple[int, str]]
 
 _LEVELS = 3  # the largest number of times that a text was escaped
 _ESCAPED = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|([nrt"'\\/]))""")
-_JSON = re.compile(r'\\["n]|\\u00[0-9a-fA-F]{2}')
+_STRING = re.compile(r"""\s*(?:["'\w@.-]+\s*[:=]\s*)?"(.*?)"?,?\s*""", re.DOTALL)
 _CHARACTERS = {"n": "\n", "r": "", "t": "\t"}
 _TAG = re.compile(r"</?(?:a|b|code|div|em|i|li|p|pre|span|strong|td|tr)(?:\s[^<>]*)?>")
 _BREAK = re.compile(r"<br ?/?>|#012")
@@ -52,19 +52,22 @@ _SHORTEST = 20  # the smallest number of characters in a line that was wrapped
 
 
 def readings(text: str) -> Iterator[Lines]:
-    """Yield the texts that this text can have been, the most probable one first."""
+    """Yield the texts that this text can have been; the first of those that make equal sense is the most probable one."""
     lines = _unmarked(text)
-    yield lines
-    for join in (_by_terminal, _between_words, _one_line):
-        joined = _joined(lines, join)
-        if len(joined) < len(lines):
-            yield joined
+    seen = set[Lines]()
+    for join in (None, _by_terminal, _between_words, _one_line):
+        joined = lines if join is None else _joined(lines, join)
+        for levels in range(_LEVELS + 1):
+            reading = tuple(_unescaped(joined, levels))
+            if reading not in seen:
+                seen.add(reading)
+                yield reading
 
 
 def _unmarked(text: str) -> Lines:
-    """Return the lines without escapes and marks."""
-    lines = [(number, part) for number, line in enumerate(text.split("\n")) for part in _unescaped(line).split("\n")]
-    lines = [(number, line.rstrip()) for number, line in lines if not _BORDER.fullmatch(line)]
+    """Return the lines without what was written before and after each of them."""
+    lines = [(number, _COLOUR.sub("", line).rstrip()) for number, line in enumerate(text.split("\n"))]
+    lines = [(number, line) for number, line in lines if not _BORDER.fullmatch(line)]
     for mark in (_QUOTED, _GREPPED, _ITEM):
         written = [line for _, line in lines if line]
         if mark is _QUOTED or 2 * sum(mark.match(line) is not None for line in written) > len(written):
@@ -76,14 +79,19 @@ def _unmarked(text: str) -> Lines:
     return [(number, line[indent:]) for number, line in lines]
 
 
-def _unescaped(line: str) -> str:
-    for _ in range(_LEVELS):
-        if _JSON.search(line) is None:
-            break
-        line = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else _CHARACTERS.get(found[2], found[2]), line)
-    for _ in range(_LEVELS):
-        line = html.unescape(line)
-    return _COLOUR.sub("", _TAG.sub("", _BREAK.sub("\n", line))).translate(_PRINTED)
+def _unescaped(lines: Lines, levels: int) -> Iterator[tuple[int, str]]:
+    """Yield the lines without escapes; those of JSON are undone at most so many times."""
+    for number, line in lines:
+        text = line
+        for _ in range(_LEVELS):
+            text = html.unescape(text)
+        text = _TAG.sub("", _BREAK.sub("\n", text)).translate(_PRINTED)
+        for _ in range(levels):
+            if (whole := _STRING.fullmatch(text)) is not None:
+                text = whole[1]
+            text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else _CHARACTERS.get(found[2], found[2]), text)
+        for part in text.split("\n"):
+            yield number, _COLOUR.sub("", part)
 
 
 def _joined(lines: Lines, join: Callable[[str, str, int], str | None]) -> Lines:

@@ -93,44 +93,43 @@ class Search:
                 unknown.append(record)
             time = self.instant(record.stamp) if matches and record.stamp else None
             for match in matches:
-                yield Sighting(match.entry, match.groups, record, record.line + match.line, time, match.probable)
+                yield Sighting(match.entry, match.groups, record, record.line + match.line, time, match.size, match.probable)
 
 
 @dataclass(slots=True)
 class _Found:
     """
-    What a text has.
+    What a reading of a text has.
 
     Attributes:
-        certain: The sightings of entries that explain a record by themselves.
-        lesser: The sightings of general entries, and of entries that probably explain a record.
+        sightings: The sightings.
         unknown: The records that report a failure, and that no entry explains.
     """
 
-    certain: list[Sighting] = field(default_factory=list)
-    lesser: list[Sighting] = field(default_factory=list)
+    sightings: list[Sighting] = field(default_factory=list)
     unknown: list[Record] = field(default_factory=list)
 
-    def add(self, seen: Sighting) -> bool:
-        """Add a sighting, and return whether it is certain."""
-        certain = not seen.probable and not seen.entry.general
-        (self.certain if certain else self.lesser).append(seen)
-        return certain
-
-    @property
-    def ids(self) -> set[str]:
-        """The ids of the entries that are certain."""
-        return {seen.entry.id for seen in self.certain}
-
     def better(self, other: _Found) -> bool:
-        """Return whether this reading of a text has all that is certain in the other one, and more."""
-        if self.ids == other.ids:
-            return not self.ids and self._worth > other._worth
-        return self.ids > other.ids
+        """Return whether this reading makes more sense than the other one."""
+        if self._ids != other._ids and len(self._ids) == len(other._ids):
+            return self._explained > other._explained
+        return self._worth > other._worth
 
     @property
-    def _worth(self) -> int:
-        return max((1 if seen.probable else 2 for seen in self.lesser), default=0)
+    def _ids(self) -> frozenset[str]:
+        """The ids of the entries that explain a record by themselves."""
+        return frozenset(seen.entry.id for seen in self.sightings if not seen.probable and not seen.entry.general)
+
+    @property
+    def _explained(self) -> int:
+        """The number of characters that these entries explain."""
+        return sum({seen.entry.id: seen.size for seen in self.sightings if seen.entry.id in self._ids}.values())
+
+    @property
+    def _worth(self) -> tuple[int, ...]:
+        lesser = {seen.entry.id for seen in self.sightings} - self._ids
+        certain = not all(seen.probable for seen in self.sightings)
+        return len(self._ids), certain, bool(self.sightings), -len(lesser), -len(self.unknown)
 
 
 class Scanner:
@@ -153,7 +152,7 @@ class Scanner:
 
     def feed(self, block: bytes) -> Iterator[Sighting]:
         """
-        Yield the sightings in the records that end within this block.
+        Yield the sightings in the records that end within this block, if the text is too long for a paste.
 
         Raises:
             UndecodableSource: The block is compressed, and cannot be decompressed.
@@ -163,8 +162,7 @@ class Scanner:
 
     def flush(self) -> Iterator[Sighting]:
         """Yield the remaining sightings, because no further line is expected soon."""
-        yield from self._certain(self.cutter.flush())
-        yield from self._settled()
+        return self._rest(self.cutter.flush())
 
     def end(self) -> Iterator[Sighting]:
         """
@@ -179,7 +177,7 @@ class Scanner:
                 yield from self._read(text)
         except UndecodableSource as error:
             unreadable = error
-        yield from self._rest()
+        yield from self._rest(self.cutter.end())
         if unreadable:
             raise unreadable
 
@@ -196,34 +194,39 @@ class Scanner:
             for block in blocks:
                 yield from self.feed(block)
         except (OSError, UndecodableSource):
-            yield from self._rest()
+            yield from self._rest(self.cutter.end())
             raise
         yield from self.end()
+
+    def streams(self) -> Iterator[Sighting]:
+        """Yield the sightings up to now, because lines come all the time: the text is not a paste."""
+        self._text = None
+        return self._certain(())
 
     def _read(self, block: bytes) -> Iterator[Sighting]:
         if self._text is not None:
             self._text = self._text + block if len(self._text) + len(block) <= pasted.MOST else None
-        yield from self._certain(self.cutter.feed(block))
-        if self._text is None:
-            yield from self._ended(self._found)
-
-    def _rest(self) -> Iterator[Sighting]:
-        yield from self._certain(self.cutter.end())
-        yield from self._settled()
+        return self._certain(self.cutter.feed(block))
 
     def _certain(self, records: Iterable[Record]) -> Iterator[Sighting]:
-        """Yield the sightings that are certain, and keep the others."""
-        for seen in self._search.sightings(records, self._found.unknown):
-            if self._found.add(seen):
+        """Search the records; yield the sightings if the text is no paste, because then no other reading can be better."""
+        found = self._found
+        for seen in self._search.sightings(records, found.unknown):
+            if self._text is None:
+                yield from found.sightings
+                found.sightings.clear()
                 yield seen
+            else:
+                found.sightings.append(seen)
+        if self._text is None:
+            yield from self._ended(found)
 
-    def _settled(self) -> Iterator[Sighting]:
-        """Yield what was kept, or what a better reading of the text has in its place."""
-        plain, best = self._found, self._found
+    def _rest(self, records: Iterable[Record]) -> Iterator[Sighting]:
+        yield from self._certain(records)
+        best = self._found
         for lines in pasted.readings(self._text.decode("utf-8", "replace")) if self._text else ():
             found = self._reading(lines)
             best = found if found.better(best) else best
-        yield from (seen for seen in best.certain if seen.entry.id not in plain.ids)
         yield from self._ended(best)
         self._text, self._before = b"", self.cutter.lines
 
@@ -233,13 +236,16 @@ class Scanner:
         cutter = Cutter(self.cutter.source)
         records = [*cutter.feed("\n".join(line for _, line in lines).encode("utf-8", "replace")), *cutter.end()]
         for seen in self._search.sightings(records, found.unknown):
-            first, at = (self._before + 1 + lines[line - 1][0] for line in (seen.record.line, seen.line))
-            found.add(replace(seen, record=replace(seen.record, line=first), line=at))
-        found.unknown = [replace(record, line=self._before + 1 + lines[record.line - 1][0]) for record in found.unknown]
+            at = self._before + 1 + lines[min(seen.line, len(lines)) - 1][0]
+            found.sightings.append(replace(seen, record=self._placed(seen.record, lines), line=at))
+        found.unknown = [self._placed(record, lines) for record in found.unknown]
         return found
 
+    def _placed(self, record: Record, lines: pasted.Lines) -> Record:
+        return replace(record, line=self._before + 1 + lines[record.line - 1][0])
+
     def _ended(self, found: _Found) -> Iterator[Sighting]:
-        yield from found.lesser
+        yield from found.sightings
         for record in found.unknown:
             self._search.unknown.add(record)
         self._found = _Found()

@@ -50,6 +50,7 @@ class Sighting:
     record: Record
     line: int
     time: float | None = None
+    size: int = 0
     probable: bool = False
 
     @property

@@ -43,7 +43,7 @@ def boxed(text: str) -> str:
 
 def coloured(text: str) -> str:
     """With the codes of colours, whose escape character is lost or is written out."""
-    return "\n".join(f"[31m{line}[0m\n\\x1b[2m\\x1b[0m" for line in text.split("\n"))
+    return "\n".join(f"[31m{line}[0m" for line in text.split("\n"))
 
 
 def smart(text: str) -> str:
