@@ -51,16 +51,21 @@ class Following:
     def run(self) -> None:
         """Read until every source has ended; between reads, call `wait` with the longest time to wait, or None."""
         quiet_since: float | None = None
+        busy_since: float | None = None
         flushed = False
         while True:
             read = self._read()
             now = self._clock.monotonic()
             if read:
                 quiet_since, flushed = now, False
+                busy_since = now if busy_since is None else busy_since
+                if now - busy_since >= SETTLE:
+                    for scanner, _ in self._sources:
+                        self._add(scanner.streams(), now)
             elif quiet_since is not None and not flushed and now - quiet_since >= QUIET:
                 for scanner, _ in self._sources:
                     self._add(scanner.flush(), now)
-                flushed = True
+                busy_since, flushed = None, True
             for incident in self._timelines.settled(now, SETTLE):
                 self._show(incident)
             if all(source.ended for _, source in self._sources):

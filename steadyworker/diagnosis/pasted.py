@@ -32,7 +32,7 @@ _STRING = re.compile(r"""\s*(?:["'\w@.-]+\s*[:=]\s*)?"(.*?)"?,?\s*""", re.DOTALL
 _CHARACTERS = {"n": "\n", "r": "", "t": "\t"}
 _TAG = re.compile(r"</?(?:a|b|code|div|em|i|li|p|pre|span|strong|td|tr)(?:\s[^<>]*)?>")
 _BREAK = re.compile(r"<br ?/?>|#012")
-_COLOUR = re.compile(r"(?:\x1b|\\x1b|\\033|\\e|\\u001b|#033|\^\[|\ufffd|\u241b)?\[(?:\d{1,3}(?:;\d{1,3})*)?m")
+_COLOUR = re.compile(r"(?:\x1b|\\x1b|\\033|\\e|\\u001b|#033|\^\[|\ufffd|\u241b)\[[\d;]*m|\[\d{1,3}(?:;\d{1,3})*m")
 _PRINTED = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛′", "'"),
@@ -55,7 +55,7 @@ def readings(text: str) -> Iterator[Lines]:
     """Yield the texts that this text can have been; the first of those that make equal sense is the most probable one."""
     lines = _unmarked(text)
     seen = set[Lines]()
-    for join in (None, _by_terminal, _between_words, _one_line):
+    for join in (None, _by_terminal, _between_words, _within_long_words, _one_line):
         joined = lines if join is None else _joined(lines, join)
         for levels in range(_LEVELS + 1):
             reading = tuple(_unescaped(joined, levels))
@@ -125,6 +125,10 @@ def _by_terminal(last: str, line: str, width: int) -> str | None:
 def _between_words(last: str, line: str, width: int) -> str | None:
     word = line.split(maxsplit=1)[0]
     return f" {line.strip()}" if len(last) + 1 + len(word) > width >= _SHORTEST else None
+
+
+def _within_long_words(last: str, line: str, width: int) -> str | None:
+    return line.strip() if len(last) == width >= _SHORTEST else _between_words(last, line, width)
 
 
 def _one_line(_last: str, line: str, _width: int) -> str | None:

@@ -111,14 +111,19 @@ class _Found:
 
     def better(self, other: _Found) -> bool:
         """Return whether this reading makes more sense than the other one."""
-        if self._ids != other._ids and len(self._ids) == len(other._ids):
+        if self._strength == other._strength and self._ids != other._ids:
             return self._explained > other._explained
-        return self._worth > other._worth
+        return (self._strength, -self._left) > (other._strength, -other._left)
 
     @property
-    def _ids(self) -> frozenset[str]:
-        """The ids of the entries that explain a record by themselves."""
-        return frozenset(seen.entry.id for seen in self.sightings if not seen.probable and not seen.entry.general)
+    def _ids(self) -> set[str]:
+        """The ids of the entries that are the most certain."""
+        most = max((_certainty(seen) for seen in self.sightings), default=0)
+        return {seen.entry.id for seen in self.sightings if _certainty(seen) == most}
+
+    @property
+    def _strength(self) -> tuple[int, int]:
+        return max((_certainty(seen) for seen in self.sightings), default=0), len(self._ids)
 
     @property
     def _explained(self) -> int:
@@ -126,10 +131,13 @@ class _Found:
         return sum({seen.entry.id: seen.size for seen in self.sightings if seen.entry.id in self._ids}.values())
 
     @property
-    def _worth(self) -> tuple[int, ...]:
-        lesser = {seen.entry.id for seen in self.sightings} - self._ids
-        certain = not all(seen.probable for seen in self.sightings)
-        return len(self._ids), certain, bool(self.sightings), -len(lesser), -len(self.unknown)
+    def _left(self) -> int:
+        """The number of other entries."""
+        return len({seen.entry.id for seen in self.sightings} - self._ids)
+
+
+def _certainty(seen: Sighting) -> int:
+    return 1 if seen.probable else 2 if seen.entry.general else 3
 
 
 class Scanner:
