@@ -83,12 +83,14 @@ class Search:
             return max(times, default=None)
         return min(times, key=lambda time: abs(time - near), default=None)
 
-    def sightings(self, records: Iterable[Record], unknown: list[Record]) -> Iterator[Sighting]:
+    def sightings(
+        self, records: Iterable[Record], unknown: list[Record], *, pasted: bool = False
+    ) -> Iterator[Sighting]:
         """Yield the sightings in the records; the list gets each record that reports a failure, and has no sighting."""
         for record in records:
-            if self.sieve.ordinary(record.text.encode()):
+            if not pasted and self.sieve.ordinary(record.text.encode()):
                 continue
-            matches = self.matcher.match(record.text)
+            matches = self.matcher.match(record.text, pasted=pasted)
             if not matches and is_error(record.text):
                 unknown.append(record)
             time = self.instant(record.stamp) if matches and record.stamp else None
@@ -243,7 +245,7 @@ class Scanner:
         found = _Found()
         cutter = Cutter(self.cutter.source)
         records = [*cutter.feed("\n".join(line for _, line in lines).encode("utf-8", "replace")), *cutter.end()]
-        for seen in self._search.sightings(records, found.unknown):
+        for seen in self._search.sightings(records, found.unknown, pasted=True):
             at = self._before + 1 + lines[min(seen.line, len(lines)) - 1][0]
             found.sightings.append(replace(seen, record=self._placed(seen.record, lines), line=at))
         found.unknown = [self._placed(record, lines) for record in found.unknown]
