@@ -4,7 +4,7 @@ Loosens the patterns of the catalogue, so that a pattern also matches what anoth
 | the pattern has | the loosened pattern also matches |
 |---|---|
 | a quote | any other quote, or none |
-| a space, a comma, a colon | more or fewer spaces, a line's end, a hyphen |
+| a space, a comma | more or fewer spaces, a line's end, a hyphen |
 | a number, also with a unit | `2,000 ms`, `2000ms`, `2.0 s` |
 | a process of Erlang, `<0.12.0>` | a process whose numbers were hidden, `<x.y.z>` |
 | capitals and small letters | the others |
@@ -29,7 +29,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"<\[\\d\.\]\+>", r"<[\\w.]+>"),
 )  # fmt: skip
 _QUOTES = "\"'`"
-_SPACED = frozenset(",:=")
+_SPACED = frozenset(",=")
 _LOOSE = {
     **dict.fromkeys([*_QUOTES, *(f"\\{quote}" for quote in _QUOTES)], r"(?:\\?[\"'`]?)"),
     **{sign: rf"(?:\s*{sign}\s*)" for sign in _SPACED},

@@ -144,11 +144,12 @@ class Matcher:
         ]
 
     def _specific(self, hint: str) -> Entry | None:
-        """Return the only entry that has this hint, if the hint distinguishes it from others."""
+        """Return the only entry that has this hint, if the hint distinguishes it; a pattern that excludes a text needs more."""
         entries = {entry.id: entry for entry, _ in self._by_hint[hint]}
         entry = next(iter(entries.values()))
         enough = len(self._essences[hint]) >= _SPECIFIC and len(hint.split()) >= _WORDS
-        return entry if len(entries) == 1 and enough and not entry.general and not entry.opens else None
+        excludes = entry.general or entry.opens or any("(?!" in regex for _, regex in self._by_hint[hint])
+        return entry if len(entries) == 1 and enough and not excludes else None
 
     def _expression(self, regex: str) -> re.Pattern[str]:
         if regex not in self._compiled:
