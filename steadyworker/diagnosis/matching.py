@@ -66,6 +66,7 @@ class Match:
         line: The number of lines in the record before the match.
         size: The number of characters that the pattern matched.
         probable: Whether the record has only the pattern's hint.
+        loosened: Whether only the loosened pattern matched.
     """
 
     entry: Entry
@@ -73,6 +74,7 @@ class Match:
     line: int = 0
     size: int = 0
     probable: bool = False
+    loosened: bool = False
 
 
 class Matcher:
@@ -134,7 +136,7 @@ class Matcher:
                 if entry.opens and ((bytes_ := spelled(entry, groups)) is None or bytes_.kind not in entry.opens):
                     continue
                 groups = {name: value for name, value in groups.items() if name in _TEXTS or " " not in value}
-                found[entry.id] = Match(entry, groups, text.count("\n", 0, match.start()), len(match[0]))
+                found[entry.id] = Match(entry, groups, text.count("\n", 0, match.start()), len(match[0]), loosened=True)
         if found:
             return list(found.values())
         return [

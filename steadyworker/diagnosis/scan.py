@@ -26,7 +26,7 @@ _LONGEST_SHAPE = 300
 @dataclass(slots=True)
 class Unknown:
     """
-    The records that have the level of an error, and that no entry explains.
+    The records that report a failure, and that no entry explains.
 
     Attributes:
         count: The number of these records.
@@ -95,7 +95,10 @@ class Search:
                 unknown.append(record)
             time = self.instant(record.stamp) if matches and record.stamp else None
             for match in matches:
-                yield Sighting(match.entry, match.groups, record, record.line + match.line, time, match.size, match.probable)
+                line = record.line + match.line
+                yield Sighting(
+                    match.entry, match.groups, record, line, time, match.size, match.probable, match.loosened
+                )
 
 
 @dataclass(slots=True)
@@ -139,7 +142,7 @@ class _Found:
 
 
 def _certainty(seen: Sighting) -> int:
-    return 1 if seen.probable else 2 if seen.entry.general else 3
+    return 1 if seen.probable else 2 if seen.entry.general else 3 if seen.loosened else 4
 
 
 class Scanner:

@@ -272,7 +272,8 @@ class _TextPrinter(_Printer):
     @override
     def end(self, search: Search, lines: int) -> None:
         found = len(self.timelines.findings)
-        result = count_text(found, "finding") if found else "Nothing found"
+        nothing = "Nothing known, but failures" if search.unknown.count else "Nothing found"
+        result = count_text(found, "finding") if found else nothing
         self._console.print(f"{result} in {count_text(lines, 'line')}.", style="bold", highlight=False)
         self._report.unknown(search.unknown)
 
