@@ -65,7 +65,7 @@ _LOOKS_FAILED = re.compile(
     r"|\b[Oo]ut of memory\b|\b[Ee]xit (?:code|status):? ?(?:137|139|134)\b|\bFATAL\b|^E/\w|^E\d{4} \d\d:\d\d:\d\d|\bTraceback \(",
     re.MULTILINE,
 )
-_CALM = frozenset({"trace", "debug", "info", "notice"})
+_UNCALM = frozenset({"", "warn", "warning"})
 _ERRORS = frozenset({"error", "severe", "fatal", "critical", "alert", "emergency"})
 
 ERROR_MARKS = (
@@ -209,14 +209,18 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def is_error(text: str) -> bool:
-    """Return whether a record reports a failure: by its level, as a stack trace, or in the words for a program's end."""
+def is_error(text: str, *, pasted: bool = False) -> bool:
+    """
+    Return whether a record reports a failure: by its level, as a stack trace, or in the words for a program's end.
+
+    Of a warning, the words count only if a person pasted it.
+    """
     if _FAILED.search(text):
         return True
     head = text[:_HEAD].partition("\n")[0]
     found = _LOWER.search(head) or _LEVEL.search(head)
     level = found["level"].lower() if found is not None else ""
-    return level in _ERRORS or (level not in _CALM and _LOOKS_FAILED.search(text) is not None)
+    return level in _ERRORS or (level in (_UNCALM if pasted else {""}) and _LOOKS_FAILED.search(text) is not None)
 
 
 def lacks_year(stamp: str) -> bool:

@@ -46,7 +46,7 @@ from steadyworker.text.redaction import redact
 WIDEST = 100
 """The largest number of characters in a line of text; a line from a log can use the whole terminal."""
 
-_LABEL = 14
+_LABEL = 12
 _NARROW = 64
 _LONGEST = 400  # the largest number of characters of a log's line in JSON
 _MOST_VALUES = 6
@@ -78,14 +78,14 @@ class Report:
         entry, groups = finding.entry, _safe_groups(finding.root.groups)
         self._title(number, finding)
         self._part("What", self._wrapped(entry.filled(entry.what, groups)))
-        self._part("Probable why" if finding.probable else "Why", self._wrapped(entry.filled(entry.why, groups)))
+        self._part("Likely why" if finding.probable else "Why", self._wrapped(entry.filled(entry.why, groups)))
         self._line()
         if (bytes_ := spelled(entry, finding.root.groups)) is not None:
             self._part("The bytes", _byte_rows(bytes_))
         self._part("Seen", self._steps(finding))
         self._part("Values", self._values(finding))
         self._line()
-        label = "If it is so" if finding.probable else "What to do"
+        label = "If so, do" if finding.probable else "What to do"
         self._part(label, self._numbered(entry.filled(remedy, groups) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.filled(line, groups) for line in entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))

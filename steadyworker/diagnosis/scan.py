@@ -91,7 +91,7 @@ class Search:
             if not pasted and self.sieve.ordinary(record.text.encode()):
                 continue
             matches = self.matcher.match(record.text, pasted=pasted)
-            if not matches and is_error(record.text):
+            if not matches and is_error(record.text, pasted=pasted):
                 unknown.append(record)
             time = self.instant(record.stamp) if matches and record.stamp else None
             for match in matches:
@@ -116,6 +116,8 @@ class _Found:
 
     def better(self, other: _Found) -> bool:
         """Return whether this reading makes more sense than the other one."""
+        if not self.sightings and not other.sightings:
+            return bool(self.unknown) and not other.unknown
         if self._strength == other._strength and self._ids != other._ids:
             return self._explained > other._explained
         return (self._strength, -self._left) > (other._strength, -other._left)
