@@ -48,6 +48,7 @@ def test_a_pasted_sample_is_recognised(form: Callable[[str], str]) -> None:
     assert len(lost) <= (samples // 100 if wrapped else 0), lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variation", VARIATIONS.values(), ids=list(VARIATIONS))
 def test_a_varied_sample_is_recognised(variation: Callable[[str], str]) -> None:
     lost, samples = missed(variation, of_programs=True)
@@ -55,7 +56,8 @@ def test_a_varied_sample_is_recognised(variation: Callable[[str], str]) -> None:
 
 
 def test_at_least_nine_in_ten_variations_are_recognised() -> None:
-    rates = [missed(variation, of_programs=True) for variation in VARIATIONS.values()]
+    """In every fifth kind; the slow test above has them all."""
+    rates = [missed(variation, of_programs=True) for variation in [*VARIATIONS.values()][::5]]
     assert sum(len(lost) for lost, _ in rates) <= sum(samples for _, samples in rates) / 10
 
 
@@ -85,9 +87,8 @@ def test_a_long_text_is_no_paste() -> None:
 
 
 def test_a_specific_hint_without_its_pattern_is_a_probable_finding() -> None:
-    text = "it did not start with AMQP protocol header, but with something else: Deprecated features: `x`; Address and port in use"
     timelines = Timelines(catalogue().values())
-    (seen,) = found(f"2026-11-25 10:00:00 WARN the consumer has timed out waiting on a consumer acknowledgement {text}")
+    (seen,) = found("2026-11-25 10:00:00 WARN the channel has timed out waiting for a consumer acknowledgement")
     timelines.add(seen)
     timelines.end()
     (finding,) = timelines.findings.values()
