@@ -18,7 +18,9 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<[=!][^)]*\)|\(\?(?:P<\w+>|[=!:])|\{\d+(?:,\d*)?\}|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<[=!][^)]*\)|\(\?(?:P<\w+>|[=!:])|\{\d+(?:,\d*)?\}|.", re.DOTALL
+)
 _UNIT = r"(?:ms|s|(?:milli)?seconds?|millis|secs?)"
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"\b(?:cannot|can not|can't|could not|couldn't|failed to|unable to)\b", "(?:cannot|can not|can't|could not|couldn't|failed to|unable to)"),

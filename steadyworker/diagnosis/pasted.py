@@ -89,7 +89,9 @@ def _unescaped(lines: Lines, levels: int) -> Iterator[tuple[int, str]]:
         for _ in range(levels):
             if (whole := _STRING.fullmatch(text)) is not None:
                 text = whole[1]
-            text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else _CHARACTERS.get(found[2], found[2]), text)
+            text = _ESCAPED.sub(
+                lambda found: chr(int(found[1], 16)) if found[1] else _CHARACTERS.get(found[2], found[2]), text
+            )
         for part in text.split("\n"):
             yield number, _COLOUR.sub("", part)
 

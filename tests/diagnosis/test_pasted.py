@@ -101,7 +101,11 @@ def test_a_specific_hint_without_its_pattern_is_a_probable_finding() -> None:
     "line",
     [
         *("ValueError: no such thing", "com.example.ShopException: gone", "java.lang.IllegalStateException"),
-        *("kernel: Killed process 4711 (java) total-vm:8000000kB", "the container ended with exit code 137", "FATAL: no"),
+        *(
+            "kernel: Killed process 4711 (java) total-vm:8000000kB",
+            "the container ended with exit code 137",
+            "FATAL: no",
+        ),
         *("panic: runtime error: index out of range", "thread 'main' panicked at src/main.rs:3", "ended by SIGKILL"),
         *("E/Shop: cannot pay", "E0501 10:00:00.123456       1 pay.go:42] cannot pay", "Memory cgroup: OOM"),
         *("Traceback (most recent call last):\n  File x\nShopError", "2026-11-25 10:00:00 WARN ShopException: gone"),
