@@ -128,3 +128,15 @@ def test_each_pattern_can_be_loosened() -> None:
     for entry in catalogue().values():
         for pattern in entry.patterns:
             assert loosened(pattern.regex).groupindex.keys() <= entry.groups
+
+
+def test_lines_that_come_all_the_time_are_no_paste() -> None:
+    """What was kept for a paste is yielded at once, and later lines as they come, until they pause."""
+    scanner = Scanner("-", Search(SMALL.values()))
+    assert list(scanner.feed(b"gone wrong\nordinary\n")) == []
+    assert [seen.entry.id for seen in scanner.streams()] == ["small.any"]
+    assert [seen.entry.id for seen in scanner.feed(b"gone wrong\nordinary\n")] == ["small.any"]
+    assert list(scanner.flush()) == []
+    assert list(scanner.feed(b"beats\n")) == []
+    assert list(scanner.feed(b"missed on <0.1.0>\nordi")) == []
+    assert [(seen.entry.id, seen.line) for seen in scanner.flush()] == [("small.beats", 5)]
