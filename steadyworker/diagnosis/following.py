@@ -55,6 +55,7 @@ class Following:
     def run(self) -> None:
         """Read until the source has ended."""
         quiet_since: float | None = None
+        busy_since: float | None = None
         flushed = False
         while True:
             block = self._source.read()
@@ -62,9 +63,11 @@ class Following:
             if block:
                 self._add(self._scanner.feed(block), now)
                 quiet_since, flushed = now, False
+                busy_since = busy_since or now
+                self._stream(now - busy_since, now)
             elif quiet_since is not None and not flushed and now - quiet_since >= QUIET:
                 self._add(self._scanner.flush(), now)
-                flushed = True
+                busy_since, flushed = None, True
             for incident in self._timelines.settled(now, SETTLE):
                 self._show(incident)
             if self._source.ended:
@@ -75,6 +78,11 @@ class Following:
                     due.append(settles)
                 self._source.wait(max(0.0, min(due) - now) if due else None)
         self._add(self._scanner.end(), self._clock.monotonic())
+
+    def _stream(self, seconds: float, now: float) -> None:
+        """Show what was kept, if bytes have come for this long: a paste would be complete."""
+        if seconds >= SETTLE:
+            self._add(self._scanner.streams(), now)
 
     def _add(self, sightings: Iterable[Sighting], now: float) -> None:
         for seen in sightings:

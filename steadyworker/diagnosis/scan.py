@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from steadyworker.diagnosis import pasted
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.decoding import Decoding, UndecodableSource
 from steadyworker.diagnosis.formats import instant, is_error, lacks_year
@@ -25,7 +26,7 @@ _LONGEST_SHAPE = 300
 @dataclass(slots=True)
 class Unknown:
     """
-    The records that have the level of an error, and that no entry explains.
+    The records that report a failure, and that no entry explains.
 
     Attributes:
         count: The number of these records.
@@ -82,28 +83,105 @@ class Search:
             return max(times, default=None)
         return min(times, key=lambda time: abs(time - near), default=None)
 
+    def sightings(
+        self, records: Iterable[Record], unknown: list[Record], *, pasted: bool = False
+    ) -> Iterator[Sighting]:
+        """Yield the sightings in the records; the list gets each record that reports a failure, and has no sighting."""
+        for record in records:
+            if not pasted and self.sieve.ordinary(record.text.encode()):
+                continue
+            matches = self.matcher.match(record.text, pasted=pasted)
+            if not matches and is_error(record.text, pasted=pasted):
+                unknown.append(record)
+            time = self.instant(record.stamp) if matches and record.stamp else None
+            for match in matches:
+                line = record.line + match.line
+                yield Sighting(
+                    match.entry, match.groups, record, line, time, match.size, match.probable, match.loosened
+                )
+
+
+@dataclass(slots=True)
+class _Found:
+    """
+    What a reading of a text has.
+
+    Attributes:
+        sightings: The sightings.
+        unknown: The records that report a failure, and that no entry explains.
+    """
+
+    sightings: list[Sighting] = field(default_factory=list)
+    unknown: list[Record] = field(default_factory=list)
+
+    def better(self, other: _Found) -> bool:
+        """Return whether this reading makes more sense than the other one."""
+        if not self.sightings and not other.sightings:
+            return bool(self.unknown) and not other.unknown
+        if self._strength == other._strength and self._ids != other._ids:
+            return self._explained > other._explained
+        return (self._strength, -self._left) > (other._strength, -other._left)
+
+    @property
+    def _ids(self) -> set[str]:
+        """The ids of the entries that are the most certain."""
+        most = max((_certainty(seen) for seen in self.sightings), default=0)
+        return {seen.entry.id for seen in self.sightings if _certainty(seen) == most}
+
+    @property
+    def _strength(self) -> tuple[int, int]:
+        return max((_certainty(seen) for seen in self.sightings), default=0), len(self._ids)
+
+    @property
+    def _explained(self) -> int:
+        """The number of characters that these entries explain."""
+        return sum({seen.entry.id: seen.size for seen in self.sightings if seen.entry.id in self._ids}.values())
+
+    @property
+    def _left(self) -> int:
+        """The number of other entries."""
+        return len({seen.entry.id for seen in self.sightings} - self._ids)
+
+
+def _certainty(seen: Sighting) -> int:
+    return 1 if seen.probable else 2 if seen.entry.general else 3 if seen.loosened else 4
+
 
 class Scanner:
-    """The search of one source."""
+    """
+    The search of one source.
+
+    A text of at most `pasted.MOST` bytes, after which no further line comes soon, can be the copy of a log.
+    The scanner also reads such a text as `pasted.readings` restores it, because an escape or a wrap can hide a failure.
+    """
 
     def __init__(self, source: str, search: Search) -> None:
         self.cutter = Cutter(source, search.sieve.ordinary)
         self._decoding = Decoding()
         self._search = search
+        self._text: bytes | None = b""
+        self._before = 0
+        """The number of lines before the text."""
+        self._found = _Found()
+        """What the text has as it is."""
 
     def feed(self, block: bytes) -> Iterator[Sighting]:
         """
-        Yield the sightings in the records that end within this block.
+        Yield the sightings in the records that end within this block, if the text is too long for a paste.
 
         Raises:
             UndecodableSource: The block is compressed, and cannot be decompressed.
         """
         for text in self._decoding.feed(block):
-            yield from self._found(self.cutter.feed(text))
+            yield from self._read(text)
 
     def flush(self) -> Iterator[Sighting]:
-        """Yield the sightings in the open records."""
-        return self._found(self.cutter.flush())
+        """Yield the remaining sightings, because no further line is expected soon."""
+        incomplete = b"" if self._text is None else self._text[self._text.rfind(b"\n") + 1 :]
+        if self._text is not None:
+            self._text = self._text.removesuffix(incomplete)
+        yield from self._rest(self.cutter.flush())
+        self._text = incomplete
 
     def end(self) -> Iterator[Sighting]:
         """
@@ -115,10 +193,10 @@ class Scanner:
         unreadable: UndecodableSource | None = None
         try:
             for text in self._decoding.end():
-                yield from self._found(self.cutter.feed(text))
+                yield from self._read(text)
         except UndecodableSource as error:
             unreadable = error
-        yield from self._found(self.cutter.end())
+        yield from self._rest(self.cutter.end())
         if unreadable:
             raise unreadable
 
@@ -135,20 +213,61 @@ class Scanner:
             for block in blocks:
                 yield from self.feed(block)
         except (OSError, UndecodableSource):
-            yield from self._found(self.cutter.end())
+            yield from self._rest(self.cutter.end())
             raise
         yield from self.end()
 
-    def _found(self, records: Iterable[Record]) -> Iterator[Sighting]:
-        for record in records:
-            if self._search.sieve.ordinary(record.text.encode()):
-                continue
-            matches = self._search.matcher.match(record.text)
-            if not matches and is_error(record.text):
-                self._search.unknown.add(record)
-            time = self._search.instant(record.stamp) if matches and record.stamp else None
-            for match in matches:
-                yield Sighting(match.entry, match.groups, record, record.line + match.line, time)
+    def streams(self) -> Iterator[Sighting]:
+        """Yield the sightings up to now, because lines come all the time: the text is not a paste."""
+        self._text = None
+        return self._certain(())
+
+    def _read(self, block: bytes) -> Iterator[Sighting]:
+        if self._text is not None:
+            self._text = self._text + block if len(self._text) + len(block) <= pasted.MOST else None
+        return self._certain(self.cutter.feed(block))
+
+    def _certain(self, records: Iterable[Record]) -> Iterator[Sighting]:
+        """Search the records; yield the sightings if the text is no paste, because then no other reading can be better."""
+        found = self._found
+        for seen in self._search.sightings(records, found.unknown):
+            if self._text is None:
+                yield from found.sightings
+                found.sightings.clear()
+                yield seen
+            else:
+                found.sightings.append(seen)
+        if self._text is None:
+            yield from self._ended(found)
+
+    def _rest(self, records: Iterable[Record]) -> Iterator[Sighting]:
+        yield from self._certain(records)
+        best = self._found
+        for lines in pasted.readings(self._text.decode("utf-8", "replace")) if self._text else ():
+            found = self._reading(lines)
+            best = found if found.better(best) else best
+        yield from self._ended(best)
+        self._text, self._before = b"", self.cutter.lines
+
+    def _reading(self, lines: pasted.Lines) -> _Found:
+        """Return what a restored text has; the numbers of lines are those of the source."""
+        found = _Found()
+        cutter = Cutter(self.cutter.source)
+        records = [*cutter.feed("\n".join(line for _, line in lines).encode("utf-8", "replace")), *cutter.end()]
+        for seen in self._search.sightings(records, found.unknown, pasted=True):
+            at = self._before + 1 + lines[min(seen.line, len(lines)) - 1][0]
+            found.sightings.append(replace(seen, record=self._placed(seen.record, lines), line=at))
+        found.unknown = [self._placed(record, lines) for record in found.unknown]
+        return found
+
+    def _placed(self, record: Record, lines: pasted.Lines) -> Record:
+        return replace(record, line=self._before + 1 + lines[record.line - 1][0])
+
+    def _ended(self, found: _Found) -> Iterator[Sighting]:
+        yield from found.sightings
+        for record in found.unknown:
+            self._search.unknown.add(record)
+        self._found = _Found()
 
 
 def by_time(sources: Iterable[Iterator[Sighting]]) -> Iterator[Sighting]:

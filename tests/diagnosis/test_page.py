@@ -51,7 +51,7 @@ STORY_TEXTS = {
         "Connection 1 of this trace (10.0.3.22:41770), silent for 20.5 s, still holds it. The broker closed the connection at once.",
         "The broker reported: “Broker: b1 - Client: worker-1 already connected from tcp://10.0.3.22:41770”.",
         "The same was noticed on 2 other connections.",
-        "5 connections, 39 frames, 5.8 KiB",
+        "5 connections, 40 frames, 5.8 KiB",
         "5: client 10.0.3.22:41816",
     ),
 }
