@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import resource
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
@@ -10,10 +12,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.types import ASGIApp
 
 from steadyworker.clock import SystemClock, Times
 from steadyworker.ledger.postgres.ledger import PostgresLedger
+from tests.cli.test_drill_screens import sqlite
 from tests.conftest import Eventually
+from tests.dashboard.fleet_of_facts import FleetOfFacts
+from tests.dashboard.kit import request
+from tests.dashboard.test_pages import ADDRESSES
 from tests.dashboard.test_serving import Command, connected, ledger, started, status_of
 from tests.faults.proxy import Proxy
 from tests.ledger.pgkit import claim
@@ -98,3 +105,30 @@ def test_ten_thousand_connections(ledger: str, started: list[Command], eventuall
         assert command.process.poll() is None
     eventually(lambda: text_of(command.url)[0] == 200)
     assert command.pss() < 60 << 20
+
+
+AN_HOUR = 1800
+"""The refreshes of a page in an hour."""
+
+MOST_GROWTH = 256 << 10
+"""Bytes; one object of 100 bytes that each refresh leaves would be more in all pages together."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("facts", [sqlite], ids=["sqlite"], indirect=True)
+def test_the_memory_of_an_hour_of_refreshes_is_flat(facts: FleetOfFacts, page: ASGIApp) -> None:
+    def refresh(times: int) -> int:
+        for _ in range(times):
+            facts.clock.advance(2.0)  # each page is read again
+            for address in ADDRESSES:
+                assert request(page, address).status == 200
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = refresh(AN_HOUR // 10)
+        assert refresh(AN_HOUR) - before < MOST_GROWTH
+    finally:
+        tracemalloc.stop()
