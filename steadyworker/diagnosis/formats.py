@@ -60,6 +60,12 @@ _FAILED = re.compile(
     rf"^(?:{re.escape(_TRACEBACK)}|PHP Fatal error|Exception in thread|(?:Uncaught|Unhandled) |SEVERE: )|^=(?:ERROR|CRASH|SUPERVISOR) REPORT",
     re.MULTILINE,
 )
+_LOOKS_FAILED = re.compile(
+    r"\b\w*(?:Error|Exception)(?=: |$)|\bpanic(?:: |ked at )|\bKilled process \d|\bSIG(?:KILL|SEGV|ABRT)\b|\bOOM ?[Kk]ill|\bOOM\b"
+    r"|\b[Oo]ut of memory\b|\b[Ee]xit (?:code|status):? ?(?:137|139|134)\b|\bFATAL\b|^E/\w|^E\d{4} \d\d:\d\d:\d\d|\bTraceback \(",
+    re.MULTILINE,
+)
+_UNCALM = frozenset({"", "warn", "warning"})
 _ERRORS = frozenset({"error", "severe", "fatal", "critical", "alert", "emergency"})
 
 ERROR_MARKS = (
@@ -72,6 +78,8 @@ ERROR_MARKS = (
         for level in sorted(_ERRORS)
     ),
     *('"level":50', '"level":60'),
+    *("Error: ", "Exception: ", "panic: ", "panicked at ", "Killed process", "SIGKILL", "SIGSEGV", "SIGABRT", "OOM"),
+    *("ut of memory", "xit code", "xit status"),
 )
 """Texts for the search of errors; each record with the level of an error (`is_error`) has at least one of these texts."""
 
@@ -201,13 +209,18 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def is_error(text: str) -> bool:
-    """Return whether a record reports a failure, by its level or as a stack trace."""
+def is_error(text: str, *, pasted: bool = False) -> bool:
+    """
+    Return whether a record reports a failure: by its level, as a stack trace, or in the words for a program's end.
+
+    Of a warning, the words count only if a person pasted it.
+    """
     if _FAILED.search(text):
         return True
     head = text[:_HEAD].partition("\n")[0]
     found = _LOWER.search(head) or _LEVEL.search(head)
-    return found is not None and found["level"].lower() in _ERRORS
+    level = found["level"].lower() if found is not None else ""
+    return level in _ERRORS or (level in (_UNCALM if pasted else {""}) and _LOOKS_FAILED.search(text) is not None)
 
 
 def lacks_year(stamp: str) -> bool:

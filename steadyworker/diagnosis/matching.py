@@ -24,6 +24,7 @@ from typing import Any
 
 from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.formats import ERROR_MARKS
+from steadyworker.diagnosis.loose import essence, loosened
 from steadyworker.diagnosis.own_lines import groups_of
 from steadyworker.diagnosis.protocols import Spelled, erlang_binary, spell, spell_bytes, spell_length
 
@@ -37,6 +38,12 @@ _NUMBER = re.compile(r"[0-9]{1,20}")
 _ID_HINTS = ("explain=", "explain:", 'explain":', '"kind": "flag"', '"kind":"flag"')
 _MOST_OF_ONE = 100
 """The largest number of matches of one pattern in one record."""
+
+_SPECIFIC, _WORDS = 14, 2
+"""The smallest number of characters and of words of a hint that is specific."""
+
+_TEXTS = frozenset({"text", "what"})
+"""The groups that match whole sentences."""
 
 NEAR_HINT = 4096
 """The number of characters before and after the hint that an expression searches."""
@@ -59,6 +66,7 @@ class Match:
         line: The number of lines in the record before the match.
         size: The number of characters that the pattern matched.
         probable: Whether the record has only the pattern's hint.
+        loosened: Whether only the loosened pattern matched.
     """
 
     entry: Entry
@@ -66,6 +74,7 @@ class Match:
     line: int = 0
     size: int = 0
     probable: bool = False
+    loosened: bool = False
 
 
 class Matcher:
@@ -77,15 +86,19 @@ class Matcher:
         for entry in self._entries.values():
             for pattern in entry.patterns:
                 self._by_hint.setdefault(pattern.hint, []).append((entry, pattern.regex))
+        self._essences = {hint: essence(hint) for hint in self._by_hint}
         self.sieve = Sieve([*_ID_HINTS, *self._by_hint])
         self._compiled: dict[str, re.Pattern[str]] = {}
+        self._loosened: dict[str, re.Pattern[str]] = {}
 
-    def match(self, text: str) -> list[Match]:
+    def match(self, text: str, *, pasted: bool = False) -> list[Match]:
         """
         Return every entry that explains the record with this text.
 
         General entries are returned only if no other entry explains the record.
         An entry is returned several times if its pattern matches several times with different values in the groups.
+        If no pattern matches, the loosened patterns are tried (`loose.py`); in a pasted text, their hints may vary, too.
+        If these do not match either, an entry with a specific hint in the record explains the record probably.
         """
         found: dict[tuple[str, ...], Match] = {}
         hints = self.sieve.hints_in(text)
@@ -102,13 +115,53 @@ class Matcher:
                         continue
                     key = (entry.id, *(f"{name}={value}" for name, value in sorted(groups.items())))
                     found.setdefault(key, Match(entry, groups, text.count("\n", 0, match.start()), len(match[0])))
-        in_order = sorted(found.values(), key=lambda match: (match.line, match.entry.id))
-        return [match for match in in_order if not match.entry.general] or in_order
+        if all(match.entry.general for match in found.values()) and len(text) <= 2 * NEAR_HINT:
+            near = self._near(text, hints, pasted=pasted)
+            if not found or any(not match.probable and not match.entry.general for match in near):
+                return _in_order(near)
+        return _in_order(found.values())
+
+    def _near(self, text: str, hints: set[str], *, pasted: bool) -> list[Match]:
+        """Return the entries whose loosened patterns match, or else the entries that have a specific hint in the record."""
+        if pasted:
+            whole = essence(text)
+            hints = {hint for hint, short in self._essences.items() if short in whole}
+        hints &= self._by_hint.keys()
+        found: dict[str, Match] = {}
+        for hint, (entry, regex) in ((hint, pattern) for hint in hints for pattern in self._by_hint[hint]):
+            if regex not in self._loosened:
+                self._loosened[regex] = loosened(regex)
+            if entry.id not in found and (match := self._loosened[regex].search(text)) is not None:
+                groups = {name: value.strip(" .,") for name, value in match.groupdict().items() if value}
+                if entry.opens and ((bytes_ := spelled(entry, groups)) is None or bytes_.kind not in entry.opens):
+                    continue
+                groups = {name: value for name, value in groups.items() if name in _TEXTS or " " not in value}
+                found[entry.id] = Match(entry, groups, text.count("\n", 0, match.start()), len(match[0]), loosened=True)
+        if found:
+            return list(found.values())
+        return [
+            Match(entry, {}, text.count("\n", 0, max(0, text.find(hint))), len(hint), probable=True)
+            for hint in hints
+            if (entry := self._specific(hint)) is not None and loosened(re.escape(hint)).search(text)
+        ]
+
+    def _specific(self, hint: str) -> Entry | None:
+        """Return the only entry that has this hint, if the hint distinguishes it; a pattern that excludes a text needs more."""
+        entries = {entry.id: entry for entry, _ in self._by_hint[hint]}
+        entry = next(iter(entries.values()))
+        enough = len(self._essences[hint]) >= _SPECIFIC and len(hint.split()) >= _WORDS
+        excludes = entry.general or entry.opens or any("(?!" in regex for _, regex in self._by_hint[hint])
+        return entry if len(entries) == 1 and enough and not excludes else None
 
     def _expression(self, regex: str) -> re.Pattern[str]:
         if regex not in self._compiled:
             self._compiled[regex] = re.compile(regex, re.MULTILINE)
         return self._compiled[regex]
+
+
+def _in_order(matches: Iterable[Match]) -> list[Match]:
+    in_order = sorted(matches, key=lambda match: (match.line, match.entry.id))
+    return [match for match in in_order if not match.entry.general] or in_order
 
 
 def _matches(expression: re.Pattern[str], hint: str, text: str) -> Iterator[re.Match[str]]:

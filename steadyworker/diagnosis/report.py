@@ -13,6 +13,7 @@ A line of a log is cut at the width of the terminal; commands and URLs are never
 | kind | "finding"; a later line replaces an earlier line with the same number |
 | number | from 1 |
 | id, title, severity | the entry's; severity is "error" or "warning" |
+| certainty | "certain", or "probable" if the lines have only a part of what the entry's pattern needs |
 | times | the number of times that the failure was seen |
 | first, last | the first and the last time: `time` (as in the log), `source`, `line` |
 | what, why, remedies, verify, read | the entry's, with the values of the first time |
@@ -77,14 +78,15 @@ class Report:
         entry, groups = finding.entry, _safe_groups(finding.root.groups)
         self._title(number, finding)
         self._part("What", self._wrapped(entry.filled(entry.what, groups)))
-        self._part("Why", self._wrapped(entry.filled(entry.why, groups)))
+        self._part("Likely why" if finding.probable else "Why", self._wrapped(entry.filled(entry.why, groups)))
         self._line()
         if (bytes_ := spelled(entry, finding.root.groups)) is not None:
             self._part("The bytes", _byte_rows(bytes_))
         self._part("Seen", self._steps(finding))
         self._part("Values", self._values(finding))
         self._line()
-        self._part("What to do", self._numbered(entry.filled(remedy, groups) for remedy in entry.remedies))
+        label = "If so, do" if finding.probable else "What to do"
+        self._part(label, self._numbered(entry.filled(remedy, groups) for remedy in entry.remedies))
         self._part("Make sure", self._commands(entry.filled(line, groups) for line in entry.verify))
         self._part("Read on", ([Text(link, "blue")] for link in entry.read))
         self._line()
@@ -112,10 +114,10 @@ class Report:
         if not unknown.count:
             return
         if unknown.count == 1:
-            note = "1 line with the level of an error is not in the catalogue:"
+            note = "1 line looks like a failure, and is not in the catalogue:"
         else:
             frequent = "" if len(unknown.shapes) <= most else "; the most frequent of them"
-            note = f"{unknown.count:,} lines with the level of an error are not in the catalogue{frequent}:"
+            note = f"{unknown.count:,} lines look like failures, and are not in the catalogue{frequent}:"
         self._line(Text(note, "yellow"))
         for times, record in unknown.most_frequent(most):
             self._line("   ", Text(f"{self._place(record.source, record.line)}{_times(times)}", "dim"))
@@ -239,8 +241,8 @@ class Report:
 
 
 def title(finding: LogFinding) -> str:
-    """Return the conclusion."""
-    return finding.entry.filled(finding.entry.title, _safe_groups(finding.root.groups))
+    """Return the conclusion; if the lines have only the hint of a pattern, the conclusion is marked as probable."""
+    return ("Probably: " if finding.probable else "") + finding.entry.filled(finding.entry.title, _safe_groups(finding.root.groups))
 
 
 def safe(text: str, most: int = _LONGEST) -> str:
@@ -318,6 +320,7 @@ def as_data(number: int, finding: LogFinding) -> dict[str, Any]:
         "id": entry.id,
         "title": title(finding),
         "severity": entry.severity,
+        "certainty": "probable" if finding.probable else "certain",
         "times": finding.times,
         "first": _where(finding.first),
         "last": _where(finding.last),

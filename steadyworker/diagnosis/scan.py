@@ -26,7 +26,7 @@ _LONGEST_SHAPE = 300
 @dataclass(slots=True)
 class Unknown:
     """
-    The records that have the level of an error, and that no entry explains.
+    The records that report a failure, and that no entry explains.
 
     Attributes:
         count: The number of these records.
@@ -83,17 +83,22 @@ class Search:
             return max(times, default=None)
         return min(times, key=lambda time: abs(time - near), default=None)
 
-    def sightings(self, records: Iterable[Record], unknown: list[Record]) -> Iterator[Sighting]:
+    def sightings(
+        self, records: Iterable[Record], unknown: list[Record], *, pasted: bool = False
+    ) -> Iterator[Sighting]:
         """Yield the sightings in the records; the list gets each record that reports a failure, and has no sighting."""
         for record in records:
-            if self.sieve.ordinary(record.text.encode()):
+            if not pasted and self.sieve.ordinary(record.text.encode()):
                 continue
-            matches = self.matcher.match(record.text)
-            if not matches and is_error(record.text):
+            matches = self.matcher.match(record.text, pasted=pasted)
+            if not matches and is_error(record.text, pasted=pasted):
                 unknown.append(record)
             time = self.instant(record.stamp) if matches and record.stamp else None
             for match in matches:
-                yield Sighting(match.entry, match.groups, record, record.line + match.line, time, match.size, match.probable)
+                line = record.line + match.line
+                yield Sighting(
+                    match.entry, match.groups, record, line, time, match.size, match.probable, match.loosened
+                )
 
 
 @dataclass(slots=True)
@@ -111,6 +116,8 @@ class _Found:
 
     def better(self, other: _Found) -> bool:
         """Return whether this reading makes more sense than the other one."""
+        if not self.sightings and not other.sightings:
+            return bool(self.unknown) and not other.unknown
         if self._strength == other._strength and self._ids != other._ids:
             return self._explained > other._explained
         return (self._strength, -self._left) > (other._strength, -other._left)
@@ -137,7 +144,7 @@ class _Found:
 
 
 def _certainty(seen: Sighting) -> int:
-    return 1 if seen.probable else 2 if seen.entry.general else 3
+    return 1 if seen.probable else 2 if seen.entry.general else 3 if seen.loosened else 4
 
 
 class Scanner:
@@ -243,7 +250,7 @@ class Scanner:
         found = _Found()
         cutter = Cutter(self.cutter.source)
         records = [*cutter.feed("\n".join(line for _, line in lines).encode("utf-8", "replace")), *cutter.end()]
-        for seen in self._search.sightings(records, found.unknown):
+        for seen in self._search.sightings(records, found.unknown, pasted=True):
             at = self._before + 1 + lines[min(seen.line, len(lines)) - 1][0]
             found.sightings.append(replace(seen, record=self._placed(seen.record, lines), line=at))
         found.unknown = [self._placed(record, lines) for record in found.unknown]

@@ -52,6 +52,7 @@ class Sighting:
     time: float | None = None
     size: int = 0
     probable: bool = False
+    loosened: bool = False
 
     @property
     def keys(self) -> dict[str, str]:
@@ -141,6 +142,11 @@ class LogFinding:
     last: Sighting
     times: int = 0
     values: dict[str, Counter[str]] = field(default_factory=dict)
+
+    @property
+    def probable(self) -> bool:
+        """Whether no record has more than the hint of a pattern of the entry."""
+        return self.root.probable and self.first.probable and self.last.probable
 
 
 class Timelines:

@@ -78,8 +78,8 @@ def test_what_is_not_in_the_catalogue_is_named_as_unknown(shell: Shell) -> None:
     said = shell("explain", log(shell, "worker.log", *lines))
     assert said.code == 0
     assert said.lines == [
-        "Nothing found in 12 lines.",
-        "12 lines with the level of an error are not in the catalogue:",
+        "Nothing known in 12 lines.",
+        "12 lines look like failures, and are not in the catalogue:",
         "   worker.log:1, 12 times",
         "     a_thing_that_no_broker_says [app] number=0",
     ]

@@ -13,7 +13,7 @@ _HEAD = re.compile(
     r"^(?:[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[\])]?,?\s*(?:\|\s*)?"
     r"(?:\[\w+\s*\]\s*|(?:ERROR|WARN|WARNING|INFO|CRITICAL)\b[\s|:-]*)?(?:<[\d.]+>\s+)?)",
 )
-_AMQP = re.compile(r"\b(?P<name>[A-Z]{2,}(?:_[A-Z]+)+) - (?P<text>[^\n]*?)(?=['\"\\)]*(?:, class-id|, \(\d|\)|$|\n))")
+_AMQP = re.compile(r"\b(?P<name>[A-Z]{2,}(?:_[A-Z]+)+) - (?P<text>[^\n]*?)(?=['\"\\)]*(?:, class-id|, \(\d+, \d|$|\n))")
 _SERVER = re.compile(r"caused a (?P<kind>channel|connection) exception (?P<name>[a-z_]+): (?P<text>[^\n]+)")
 _CODES = {
     **{"NOT_FOUND": 404, "ACCESS_REFUSED": 403, "PRECONDITION_FAILED": 406, "RESOURCE_LOCKED": 405, "NOT_ALLOWED": 530},
@@ -57,7 +57,7 @@ def reply(sentence: str) -> Callable[[str], str]:
         name, words = found["name"].upper(), found["text"].strip()
         if name not in _CODES or len(words) < 8:
             return text
-        words = words if "caused a" not in found[0] else words.replace('\\"', '"')
+        words = words.strip('"') if "caused a" in found[0] else words
         return sentence.format(
             name=name, text=words, code=_CODES[name], dashed=name.replace("_", "-"), lower=name.lower(),
             camel="".join(part.title() for part in name.split("_")),

@@ -66,7 +66,8 @@ def command(
 
     FILE is a log of RabbitMQ, ActiveMQ, Artemis, RocketMQ, of a client library or of a worker, also compressed by gzip, bzip2 or xz.
     Without FILE, or for -, the standard input is read.
-    Lines that the catalogue does not know are counted, and never guessed at.
+    Lines as people paste them are read, too: wrapped, quoted, escaped, cut.
+    Failures that the catalogue does not know are counted and shown; a conclusion that is only probable is marked.
 
     Exit code 1 means that something was found, 0 that nothing was found.
     """
@@ -272,7 +273,8 @@ class _TextPrinter(_Printer):
     @override
     def end(self, search: Search, lines: int) -> None:
         found = len(self.timelines.findings)
-        result = count_text(found, "finding") if found else "Nothing found"
+        nothing = "Nothing known" if search.unknown.count else "Nothing found"
+        result = count_text(found, "finding") if found else nothing
         self._console.print(f"{result} in {count_text(lines, 'line')}.", style="bold", highlight=False)
         self._report.unknown(search.unknown)
 
