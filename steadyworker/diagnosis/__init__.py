@@ -11,7 +11,8 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `entries/` | the catalogue: what brokers and clients write when something fails, why, and what to do |
 | `catalogue.py` | the schema of the catalogue, and its reader |
 | `formats.py`, `records.py` | the formats of logs; the records, each of which is a line with the lines that belong to it |
-| `matching.py` | the entries that explain a record |
+| `matching.py`, `loose.py` | the entries that explain a record; their patterns, loosened for the words of other versions |
+| `pasted.py` | the log in a text that was wrapped, quoted or escaped on its way to a person |
 | `timeline.py` | related records, joined to one finding with a time line |
 | `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; logs that grow |
 | `scan.py` | the search of a log's blocks: what the catalogue explains, and a count of the other errors |

@@ -58,10 +58,8 @@ class Following:
             now = self._clock.monotonic()
             if read:
                 quiet_since, flushed = now, False
-                busy_since = now if busy_since is None else busy_since
-                if now - busy_since >= SETTLE:
-                    for scanner, _ in self._sources:
-                        self._add(scanner.streams(), now)
+                busy_since = busy_since or now
+                self._stream(now - busy_since, now)
             elif quiet_since is not None and not flushed and now - quiet_since >= QUIET:
                 for scanner, _ in self._sources:
                     self._add(scanner.flush(), now)
@@ -77,6 +75,12 @@ class Following:
                 self._wait(max(0.0, min(due) - now) if due else None)
         for scanner, _ in self._sources:
             self._add(scanner.end(), self._clock.monotonic())
+
+    def _stream(self, seconds: float, now: float) -> None:
+        """Show what was kept, if bytes have come for this long: a paste would be complete."""
+        if seconds >= SETTLE:
+            for scanner, _ in self._sources:
+                self._add(scanner.streams(), now)
 
     def _read(self) -> bool:
         """Read one block of each source; return whether any source had bytes."""

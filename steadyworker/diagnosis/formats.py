@@ -60,7 +60,7 @@ _FAILED = re.compile(
     rf"^(?:{re.escape(_TRACEBACK)}|PHP Fatal error|Exception in thread|(?:Uncaught|Unhandled) |SEVERE: )|^=(?:ERROR|CRASH|SUPERVISOR) REPORT",
     re.MULTILINE,
 )
-_LOOKS_FAILED = re.compile(
+_FAILING = re.compile(
     r"\b\w*(?:Error|Exception)(?=: |$)|\bpanic(?:: |ked at )|\bKilled process \d|\bSIG(?:KILL|SEGV|ABRT)\b|\bOOM ?[Kk]ill|\bOOM\b"
     r"|\b[Oo]ut of memory\b|\b[Ee]xit (?:code|status):? ?(?:137|139|134)\b|\bFATAL\b|^E/\w|^E\d{4} \d\d:\d\d:\d\d|\bTraceback \(",
     re.MULTILINE,
@@ -220,7 +220,7 @@ def is_error(text: str, *, pasted: bool = False) -> bool:
     head = text[:_HEAD].partition("\n")[0]
     found = _LOWER.search(head) or _LEVEL.search(head)
     level = found["level"].lower() if found is not None else ""
-    return level in _ERRORS or (level in (_UNCALM if pasted else {""}) and _LOOKS_FAILED.search(text) is not None)
+    return level in _ERRORS or (level in (_UNCALM if pasted else {""}) and _FAILING.search(text) is not None)
 
 
 def lacks_year(stamp: str) -> bool:

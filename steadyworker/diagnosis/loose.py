@@ -18,7 +18,9 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<[=!][^)]*\)|\(\?(?:P<\w+>|[=!:])|\{\d+(?:,\d*)?\}|.", re.DOTALL)
+_PART = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<[=!][^)]*\)|\(\?(?:P<\w+>|[=!:])|\{\d+(?:,\d*)?\}|.", re.DOTALL
+)
 _UNIT = r"(?:ms|s|(?:milli)?seconds?|millis|secs?)"
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"\b(?:cannot|can not|can't|could not|couldn't|failed to|unable to)\b", "(?:cannot|can not|can't|could not|couldn't|failed to|unable to)"),
@@ -55,14 +57,14 @@ def loosened(regex: str) -> re.Pattern[str]:
         regex = re.sub(word, words, regex)
     found: list[str] = []
     last = ""
-    for token in _TOKEN.findall(regex):
-        if token == " " and last in _SPACED:
+    for part in _PART.findall(regex):
+        if part == " " and last in _SPACED:
             continue
-        if token.startswith("[^") and any(quote in token for quote in _QUOTES):
-            found.append(f"[^{_QUOTES}{token[2:]}")
+        if part.startswith("[^") and any(quote in part for quote in _QUOTES):
+            found.append(f"[^{_QUOTES}{part[2:]}")
         else:
-            found.append(_LOOSE.get(token, token))
-        last = token
+            found.append(_LOOSE.get(part, part))
+        last = part
     return re.compile("".join(found), re.MULTILINE | re.IGNORECASE)
 
 

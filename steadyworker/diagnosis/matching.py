@@ -128,7 +128,7 @@ class Matcher:
             hints = {hint for hint, short in self._essences.items() if short in whole}
         hints &= self._by_hint.keys()
         found: dict[str, Match] = {}
-        for hint, (entry, regex) in ((hint, pattern) for hint in hints for pattern in self._by_hint[hint]):
+        for entry, regex in (pattern for hint in hints for pattern in self._by_hint[hint]):
             if regex not in self._loosened:
                 self._loosened[regex] = loosened(regex)
             if entry.id not in found and (match := self._loosened[regex].search(text)) is not None:
@@ -140,9 +140,9 @@ class Matcher:
         if found:
             return list(found.values())
         return [
-            Match(entry, {}, text.count("\n", 0, max(0, text.find(hint))), len(hint), probable=True)
+            Match(only, {}, text.count("\n", 0, max(0, text.find(hint))), len(hint), probable=True)
             for hint in hints
-            if (entry := self._specific(hint)) is not None and loosened(re.escape(hint)).search(text)
+            if (only := self._specific(hint)) is not None and loosened(re.escape(hint)).search(text)
         ]
 
     def _specific(self, hint: str) -> Entry | None:

@@ -35,9 +35,9 @@ _BREAK = re.compile(r"<br ?/?>|#012")
 _COLOUR = re.compile(r"(?:\x1b|\\x1b|\\033|\\e|\\u001b|#033|\^\[|\ufffd|\u241b)\[[\d;]*m|\[\d{1,3}(?:;\d{1,3})*m")
 _PRINTED = str.maketrans(
     {
-        **dict.fromkeys("‘’‚‛′", "'"),
-        **dict.fromkeys("“”„‟″", '"'),
-        **dict.fromkeys("‐‑‒–—−", "-"),
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u201f\u2033", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
         **dict.fromkeys("\u00a0\u2007\u202f", " "),
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),
         "…": "...",
@@ -89,7 +89,9 @@ def _unescaped(lines: Lines, levels: int) -> Iterator[tuple[int, str]]:
         for _ in range(levels):
             if (whole := _STRING.fullmatch(text)) is not None:
                 text = whole[1]
-            text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else _CHARACTERS.get(found[2], found[2]), text)
+            text = _ESCAPED.sub(
+                lambda found: chr(int(found[1], 16)) if found[1] else _CHARACTERS.get(found[2], found[2]), text
+            )
         for part in text.split("\n"):
             yield number, _COLOUR.sub("", part)
 

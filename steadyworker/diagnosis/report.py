@@ -242,7 +242,9 @@ class Report:
 
 def title(finding: LogFinding) -> str:
     """Return the conclusion; if the lines have only the hint of a pattern, the conclusion is marked as probable."""
-    return ("Probably: " if finding.probable else "") + finding.entry.filled(finding.entry.title, _safe_groups(finding.root.groups))
+    return ("Probably: " if finding.probable else "") + finding.entry.filled(
+        finding.entry.title, _safe_groups(finding.root.groups)
+    )
 
 
 def safe(text: str, most: int = _LONGEST) -> str:

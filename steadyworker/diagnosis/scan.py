@@ -177,7 +177,11 @@ class Scanner:
 
     def flush(self) -> Iterator[Sighting]:
         """Yield the remaining sightings, because no further line is expected soon."""
-        return self._rest(self.cutter.flush())
+        incomplete = b"" if self._text is None else self._text[self._text.rfind(b"\n") + 1 :]
+        if self._text is not None:
+            self._text = self._text.removesuffix(incomplete)
+        yield from self._rest(self.cutter.flush())
+        self._text = incomplete
 
     def end(self) -> Iterator[Sighting]:
         """

@@ -51,8 +51,8 @@ def smart(text: str) -> str:
     out = ""
     for at, character in enumerate(text):
         opens = at == 0 or text[at - 1] in " \n([{=<:,"
-        out += {"'": "‘" if opens else "’", '"': "“" if opens else "”"}.get(character, character)
-    return out.replace("...", "…").replace(" - ", " – ")
+        out += {"'": "\u2018" if opens else "\u2019", '"': "\u201c" if opens else "\u201d"}.get(character, character)
+    return out.replace("...", "…").replace(" - ", " \u2013 ")
 
 
 FORMS: dict[str, Callable[[str], str]] = {
@@ -68,10 +68,10 @@ FORMS: dict[str, Callable[[str], str]] = {
     "indented": each("      "),
     "a list": each("- "),
     "a list with stars": each("* "),
-    "HTML": lambda text: html.escape(text),
+    "HTML": html.escape,
     "HTML with decimal numbers": lambda text: html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
     "HTML, twice": lambda text: html.escape(html.escape(text)),
-    "JSON": lambda text: json.dumps(text),
+    "JSON": json.dumps,
     "a field of JSON, cut out": lambda text: f'"log": {json.dumps(text)},',
     "JSON in JSON": lambda text: json.dumps(json.dumps(text)),
     "colours": coloured,

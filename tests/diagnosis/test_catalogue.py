@@ -189,6 +189,20 @@ def test_a_failure_of_the_broker_is_distinguished_from_other_numbers(text: str, 
     assert {seen.entry.id for seen in Scanner("log", SEARCH).whole([text.encode()])} == ids
 
 
+EMPTY = re.compile(
+    r"(?:correct|remove|mend|fix) (?:what|the (?:cause|reason|error)(?: that)?) (?:that )?(?:the|is)\b[^;,:]*? (?:names?|says?|reports?)\b[^;,:]*$",
+    re.IGNORECASE,
+)
+
+
+def test_each_remedy_has_content() -> None:
+    """A reader who is sent back to the line has learned nothing."""
+    assert EMPTY.search("Remove the cause that the text names.")
+    assert EMPTY.search("Correct what the line names")
+    remedies = [(entry.id, remedy) for entry in CATALOGUE.values() for remedy in entry.remedies]
+    assert not [(id, remedy) for id, remedy in remedies if EMPTY.search(remedy.rstrip("."))]
+
+
 def test_no_entry_is_its_own_cause() -> None:
     TopologicalSorter({entry.id: entry.follows for entry in CATALOGUE.values()}).prepare()
 

@@ -48,6 +48,7 @@ def test_a_pasted_sample_is_recognised(form: Callable[[str], str]) -> None:
     assert len(lost) <= (samples // 100 if wrapped else 0), lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variation", VARIATIONS.values(), ids=list(VARIATIONS))
 def test_a_varied_sample_is_recognised(variation: Callable[[str], str]) -> None:
     lost, samples = missed(variation, of_programs=True)
@@ -55,7 +56,8 @@ def test_a_varied_sample_is_recognised(variation: Callable[[str], str]) -> None:
 
 
 def test_at_least_nine_in_ten_variations_are_recognised() -> None:
-    rates = [missed(variation, of_programs=True) for variation in VARIATIONS.values()]
+    """In every fifth kind; the slow test above has them all."""
+    rates = [missed(variation, of_programs=True) for variation in [*VARIATIONS.values()][::5]]
     assert sum(len(lost) for lost, _ in rates) <= sum(samples for _, samples in rates) / 10
 
 
@@ -85,9 +87,8 @@ def test_a_long_text_is_no_paste() -> None:
 
 
 def test_a_specific_hint_without_its_pattern_is_a_probable_finding() -> None:
-    text = "it did not start with AMQP protocol header, but with something else: Deprecated features: `x`; Address and port in use"
     timelines = Timelines(catalogue().values())
-    (seen,) = found(f"2026-11-25 10:00:00 WARN the consumer has timed out waiting on a consumer acknowledgement {text}")
+    (seen,) = found("2026-11-25 10:00:00 WARN the channel has timed out waiting for a consumer acknowledgement")
     timelines.add(seen)
     timelines.end()
     (finding,) = timelines.findings.values()
@@ -100,7 +101,11 @@ def test_a_specific_hint_without_its_pattern_is_a_probable_finding() -> None:
     "line",
     [
         *("ValueError: no such thing", "com.example.ShopException: gone", "java.lang.IllegalStateException"),
-        *("kernel: Killed process 4711 (java) total-vm:8000000kB", "the container ended with exit code 137", "FATAL: no"),
+        *(
+            "kernel: Killed process 4711 (java) total-vm:8000000kB",
+            "the container ended with exit code 137",
+            "FATAL: no",
+        ),
         *("panic: runtime error: index out of range", "thread 'main' panicked at src/main.rs:3", "ended by SIGKILL"),
         *("E/Shop: cannot pay", "E0501 10:00:00.123456       1 pay.go:42] cannot pay", "Memory cgroup: OOM"),
         *("Traceback (most recent call last):\n  File x\nShopError", "2026-11-25 10:00:00 WARN ShopException: gone"),
@@ -123,3 +128,15 @@ def test_each_pattern_can_be_loosened() -> None:
     for entry in catalogue().values():
         for pattern in entry.patterns:
             assert loosened(pattern.regex).groupindex.keys() <= entry.groups
+
+
+def test_lines_that_come_all_the_time_are_no_paste() -> None:
+    """What was kept for a paste is yielded at once, and later lines as they come, until they pause."""
+    scanner = Scanner("-", Search(SMALL.values()))
+    assert list(scanner.feed(b"gone wrong\nordinary\n")) == []
+    assert [seen.entry.id for seen in scanner.streams()] == ["small.any"]
+    assert [seen.entry.id for seen in scanner.feed(b"gone wrong\nordinary\n")] == ["small.any"]
+    assert list(scanner.flush()) == []
+    assert list(scanner.feed(b"beats\n")) == []
+    assert list(scanner.feed(b"missed on <0.1.0>\nordi")) == []
+    assert [(seen.entry.id, seen.line) for seen in scanner.flush()] == [("small.beats", 5)]

@@ -16,9 +16,21 @@ _HEAD = re.compile(
 _AMQP = re.compile(r"\b(?P<name>[A-Z]{2,}(?:_[A-Z]+)+) - (?P<text>[^\n]*?)(?=['\"\\)]*(?:, class-id|, \(\d+, \d|$|\n))")
 _SERVER = re.compile(r"caused a (?P<kind>channel|connection) exception (?P<name>[a-z_]+): (?P<text>[^\n]+)")
 _CODES = {
-    **{"NOT_FOUND": 404, "ACCESS_REFUSED": 403, "PRECONDITION_FAILED": 406, "RESOURCE_LOCKED": 405, "NOT_ALLOWED": 530},
-    **{"FRAME_ERROR": 501, "COMMAND_INVALID": 503, "CHANNEL_ERROR": 504, "UNEXPECTED_FRAME": 505, "RESOURCE_ERROR": 506},
-    **{"NOT_IMPLEMENTED": 540, "INTERNAL_ERROR": 541, "CONNECTION_FORCED": 320, "SYNTAX_ERROR": 502, "NO_ROUTE": 312},
+    "NOT_FOUND": 404,
+    "ACCESS_REFUSED": 403,
+    "PRECONDITION_FAILED": 406,
+    "RESOURCE_LOCKED": 405,
+    "NOT_ALLOWED": 530,
+    "FRAME_ERROR": 501,
+    "COMMAND_INVALID": 503,
+    "CHANNEL_ERROR": 504,
+    "UNEXPECTED_FRAME": 505,
+    "RESOURCE_ERROR": 506,
+    "NOT_IMPLEMENTED": 540,
+    "INTERNAL_ERROR": 541,
+    "CONNECTION_FORCED": 320,
+    "SYNTAX_ERROR": 502,
+    "NO_ROUTE": 312,
 }
 
 
