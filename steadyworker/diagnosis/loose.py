@@ -65,6 +65,8 @@ def loosened(regex: str) -> re.Pattern[str]:
             continue
         if part.startswith("[^") and any(quote in part for quote in _QUOTES):
             found.append(f"[^{_QUOTES}{part[2:]}")
+        elif part == "^" and after in ("(?!", "(?="):
+            found.append(part)  # what looks ahead over a line looks once
         elif part in _SPACED:  # behind an optional sign, the spaces belong to what follows
             found.append(rf"(?:\s*+{part})" if after in ("?", ")") else rf"(?:\s*+{part}\s*+)")
         else:
