@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 _PART = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<[=!][^)]*\)|\(\?(?:P<\w+>|[=!:])|\{\d+(?:,\d*)?\}|.", re.DOTALL
@@ -34,10 +35,11 @@ _QUOTES = "\"'`"
 _SPACED = frozenset(",=")
 _LOOSE = {
     **dict.fromkeys([*_QUOTES, *(f"\\{quote}" for quote in _QUOTES)], r"(?:\\?[\"'`]?)"),
-    **{sign: rf"(?:\s*{sign}\s*)" for sign in _SPACED},
-    **dict.fromkeys([" ", r"\ ", r"\n"], r"(?:[\s-]+)"),
+    # Possessive: a search that could give back spaces one by one would take minutes for a record with many of them.
+    **dict.fromkeys([" ", r"\ "], r"(?:\s++|-)"),
+    r"\n": r"(?:[ \t]*+\n\s*+)",
     r"\d": r"[\d.,]",
-    "(?!": r"(?![\s\"'`]*",
+    "(?!": r"(?![\s\"'`]*+",
     "^": r"(?:^|(?<=[\s:|\]]))",
     "$": r"[\s.!]*$",
 }
@@ -57,11 +59,16 @@ def loosened(regex: str) -> re.Pattern[str]:
         regex = re.sub(word, words, regex)
     found: list[str] = []
     last = ""
-    for part in _PART.findall(regex):
+    parts = _PART.findall(regex)
+    for part, after in pairwise([*parts, ""]):
         if part == " " and last in _SPACED:
             continue
         if part.startswith("[^") and any(quote in part for quote in _QUOTES):
             found.append(f"[^{_QUOTES}{part[2:]}")
+        elif part == "^" and after in ("(?!", "(?="):
+            found.append(part)  # what looks ahead over a line looks once
+        elif part in _SPACED:  # behind an optional sign, the spaces belong to what follows
+            found.append(rf"(?:\s*+{part})" if after in ("?", ")") else rf"(?:\s*+{part}\s*+)")
         else:
             found.append(_LOOSE.get(part, part))
         last = part

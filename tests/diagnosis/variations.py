@@ -92,7 +92,7 @@ VARIATIONS: dict[str, Callable[[str], str]] = {
     "seconds in words": replaced(r"\b(\d+) ?s\b", r"\1 seconds"),
     # quotes
     "double quotes": replaced("'", '"'),
-    "single quotes": replaced('"', "'"),
+    "single quotes": lambda text: text if text.startswith("{") else text.replace('"', "'"),  # JSON has no others
     "backquotes": replaced("'([^'\n]*)'", r"`\1`"),
     "no quotes": replaced(r"(?<!\\)['\"]", ""),
     # spaces
