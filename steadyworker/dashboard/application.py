@@ -7,11 +7,12 @@ import logging
 import os
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote
 
@@ -23,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from steadyworker.backends.connections import JobQueue
 from steadyworker.backends.opening import open_adapter_for, open_ledger
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import Options, load
@@ -135,17 +137,19 @@ def application(
     *,
     acting: Options | None = None,
     asker: BrokerAsker | None = None,
+    named: Mapping[str, JobQueue] = MappingProxyType({}),
 ) -> Starlette:
     """
     Return the application on this open ledger; its end closes the ledger.
 
-    With the settings `acting`, it offers actions; with an `asker`, it shows the broker's own numbers.
+    With the settings `acting`, it offers actions; `named` has the queues whose Workers are known to them.
+    With an `asker`, it shows the broker's own numbers.
     """
     doing = None
     if acting is not None:
         from steadyworker.dashboard.doing import Doing
 
-        doing = Doing(acting, ledger, clock or SystemClock())
+        doing = Doing(acting, ledger, clock or SystemClock(), named)
     reader = Reader(ledger if asker is None else asker.over(ledger), clock or SystemClock())
     page = _Pages(reader, namespace, doing, asker)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Mapping
 
 from steadyworker.actions.jobs import JobActions, needs_no_message
 from steadyworker.actions.letters import LetterActions
 from steadyworker.actions.queues import PauseActions
 from steadyworker.actions.report import ActionReport
 from steadyworker.actions.workers import WorkerActions
-from steadyworker.backends.connections import job_queue
+from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
@@ -50,15 +51,16 @@ _NOT_BEGUN = ActionResult("error", "Nothing was done, because other actions take
 
 
 class Doing:
-    """The actions on one ledger; thread-safe."""
+    """The actions on one ledger; thread-safe; `named` has the queues whose Workers are known."""
 
-    def __init__(self, options: Options, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, options: Options, ledger: Ledger, clock: Clock, named: Mapping[str, JobQueue]) -> None:
         self._options = options
         self._ledger = ledger
         self._clock = clock
         self._choices = Choices()
         self.seals = Seals()
-        self.bulk = Bulk(options, ledger, clock)
+        self._named = named
+        self.bulk = Bulk(options, ledger, clock, self._queue_of)
 
     def waits(self, row: Row) -> bool:
         """Return whether a retry can send the job's message again."""
@@ -109,6 +111,9 @@ class Doing:
             return self._stop(wanted, visitor)
         return self._on_queue(wanted, visitor) if wanted.do in OF_A_QUEUE else self._on_worker(wanted, visitor)
 
+    def _queue_of(self, name: str) -> JobQueue:
+        return self._named.get(name) or job_queue(name, self._options)
+
     def _use(self, wanted: AskedAction, seen: str, visitor: Visitor) -> bool:
         return self.seals.use(wanted.seal, wanted.do, wanted.on, seen, visitor.name)
 
@@ -124,7 +129,7 @@ class Doing:
         if row is None or not self._use(wanted, seen_of_job(wanted.do, row), visitor):
             return ActionResult("error", _CHANGED)
         with PageLinks(self._options, self._ledger, namespace) as links:
-            at = job_queue(queue, self._options)
+            at = self._queue_of(queue)
             if wanted.do in NEEDS_BROKER:
                 links.check(at)
             actions = JobActions(links, at, visitor.who)
@@ -146,7 +151,7 @@ class Doing:
         if (namespace, queue) not in set(self._ledger.bindings()):
             return ActionResult("error", _CHANGED)
         with PageLinks(self._options, self._ledger, namespace) as links:
-            actions = PauseActions(links, job_queue(queue, self._options), visitor.who)
+            actions = PauseActions(links, self._queue_of(queue), visitor.who)
             if not self._use(wanted, seen_of_pause(actions.present()), visitor):
                 return ActionResult("error", _CHANGED)
             if wanted.do == "pause":

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from steadyworker import Job, Worker
 from steadyworker.actions.deadletters import DeadLetterQueue
 from steadyworker.actions.letters import LetterActions
 from steadyworker.adapter import OutgoingMessage, Target
+from steadyworker.backends import connections
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.backends.opening import open_ledger
 from steadyworker.config.resolve import Options, load
+from steadyworker.dashboard.bulk import BulkOrder
 from steadyworker.delivery import KEY
-from steadyworker.ledger.base import JobFilter, State
+from steadyworker.errors import BrokerUnavailable, LedgerUnavailable, SteadyWorkerError
+from steadyworker.ledger.base import JobFilter, KeptMessage, Row, State
+from steadyworker.ledger.facts import Action
+from steadyworker.runner.dead_jobs import DeadJobs
+from steadyworker.runner.letters import DeadLetter
+from steadyworker.runner.planning import again
 from tests.cli.kit import BODY, Queues
+from tests.cli.test_retry import interrupt
 from tests.conftest import Eventually
-from tests.dashboard.test_forms import Site, many
+from tests.dashboard.test_forms import Site, doing_of, ended, many
 from tests.support.ledgers import make_ledger
 
 OTHER = b'{"merchant": "of another sender"}'
@@ -133,3 +144,227 @@ def test_a_replay_of_all_gives_the_letter_of_another_body_a_key_of_its_own(site:
     assert sent.pop("k-1") == BODY
     ((key, body),) = sent.items()
     assert (key[:4], body) == ("k-1.", OTHER)
+
+
+# --- A Worker of the command line -----------------------------------------------------------------------------------------
+
+
+class Exports(Worker[bytes]):
+    """A Worker whose dead letters and keys are where only the Worker names them."""
+
+    queue = "exports"
+    time_limit = None
+    dead_letter_queue = "payments.failed"
+    key_header = "x-order"
+
+    def handle(self, job: Job[bytes]) -> None:
+        """Done at once."""
+
+
+def letters_of(options: Options, worker: type[Exports]) -> list[str]:
+    with Connections(options) as links:
+        opened = LetterActions(links, job_queue(worker, options)).opened()
+        return [letter.key for letter in opened.letters()]
+
+
+@pytest.mark.parametrize("how", ["one", "many"])
+@pytest.mark.parametrize("do", ["drop", "replay"])
+def test_an_action_uses_the_dead_letter_queue_of_the_worker(
+    options: Options, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, do: str, how: str
+) -> None:
+    named = job_queue(Exports, options)
+    monkeypatch.setattr("tests.cli.kit._EXPORTS", named)
+    queues.dead("k-1")
+    with closing(open_ledger(options)) as ledger:
+        site = Site(options, ledger, named={"exports": named})
+        if how == "many":
+            many(site, site.choose("/choose?state=dead"), do, eventually)
+        else:
+            site.do(site.job_path("k-1"), do)
+    assert letters_of(options, Exports) == []
+
+
+def test_an_action_uses_the_key_header_of_the_worker(
+    options: Options, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = job_queue(Exports, options)
+    monkeypatch.setattr("tests.cli.kit._EXPORTS", named)
+    queues.dead("k-1", copies=0)
+    with Connections(options) as links:
+        links.adapter(named).publish(OutgoingMessage(Target.DEAD, BODY, {"x-order": "k-1"}))
+    with closing(open_ledger(options)) as ledger:
+        site = Site(options, ledger, named={"exports": named})
+        site.do(site.job_path("k-1"), "drop")
+    assert letters_of(options, Exports) == []
+
+
+# --- Outages --------------------------------------------------------------------------------------------------------------
+
+
+def test_after_an_outage_an_action_on_many_jobs_checks_the_broker_again(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.bulk.WAITS", (0.01, 0.01))
+    for number in range(3):
+        queues.job(f"k-{number}", interrupt)
+    where = site.choose("/choose")
+    found, swapped = connections.namespace_of, list[str]()
+
+    def namespace(*arguments: Any, **options: Any) -> str:
+        return "another-broker" if swapped else found(*arguments, **options)
+
+    def cut(row: Row, kept: KeptMessage) -> OutgoingMessage:
+        if row.id.key == "k-1":
+            swapped.append("")
+            raise BrokerUnavailable("Expected a connection, got a reset")
+        return again(row, kept)
+
+    monkeypatch.setattr(connections, "namespace_of", namespace)
+    monkeypatch.setattr("steadyworker.actions.jobs.again", cut)
+    text = many(site, where, "retry", eventually)
+    assert text.startswith("1 of 3 jobs sent again. Then: Expected the broker of the job, ")
+    assert "got 'another-broker'" in text
+
+
+def test_a_drop_whose_result_is_unknown_leaves_a_new_job_of_the_same_key(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.bulk.WAITS", ())
+    queues.dead("k-1")
+    where = site.choose("/choose?state=dead")
+    forget = DeadJobs.forget
+
+    def cut(self: DeadJobs, letter: DeadLetter) -> None:
+        forget(self, letter)
+        raise LedgerUnavailable("Expected an answer, got none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadJobs, "forget", cut)
+        assert "k-1 may be dropped" in many(site, where, "drop", eventually)
+    queues.dead("k-1", OTHER)
+    assert many(site, where, "drop", eventually) == "0 of 1 job dropped; 1 job had changed before."
+    assert letters(site) == [("k-1", 0, OTHER)]
+    assert jobs(site, State.DEAD) == [("k-1", 0)]
+
+
+def test_an_action_that_cannot_start_its_thread_does_not_block_the_next(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues.job("k-1", interrupt)
+    where = site.choose("/choose")
+
+    def fails(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    act = site.form(where, "cancel-all")
+    with monkeypatch.context() as patch:
+        patch.setattr("steadyworker.dashboard.bulk.threading.Thread.start", fails)
+        doing = doing_of(site)
+        choice = doing.choice(where.rpartition("/")[2])
+        assert choice is not None
+        with pytest.raises(SteadyWorkerError, match="cannot start a thread"):
+            doing.bulk.begin(BulkOrder("cancel", "", 0.0, "jo"), choice)
+    assert doing.bulk.under_way() == []
+    doing.bulk.close()
+    assert ended(site, site.post(act).headers["location"], eventually) == "1 of 1 job cancelled."
+
+
+def away(monkeypatch: pytest.MonkeyPatch, site: Site) -> list[str]:
+    """Let the log of actions be away while the returned list has an entry."""
+    facts: Any = type(site.ledger.facts)
+    act, reasons = facts.act, list[str]()
+
+    def acts(self: Any, action: Action) -> None:
+        if reasons:
+            raise LedgerUnavailable(reasons[0])
+        act(self, action)
+
+    monkeypatch.setattr(facts, "act", acts)
+    return reasons
+
+
+@pytest.mark.parametrize("until", ["the next action", "the end of the process"])
+def test_an_entry_that_the_ledger_did_not_get_is_written_later(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.bulk.WAITS", (0.01,))
+    for number in range(2):
+        queues.dead(f"k-{number}")
+    where, reasons = site.choose("/choose?state=dead"), away(monkeypatch, site)
+    reasons.append("Expected an answer, got none")
+    assert many(site, where, "drop", eventually) == (
+        "2 of 2 jobs dropped. The log of actions gets this before the next action, or at the end of this process: "
+        "Expected an answer, got none"
+    )
+    reasons.clear()
+    site.clock.advance(60.0)
+    if until == "the next action":
+        queues.job("k-3", interrupt)
+        many(site, site.choose("/choose"), "cancel", eventually)
+    else:
+        doing_of(site).bulk.close()
+    first = site.log()[-1]
+    assert (first[1], set(first[3])) == ("drop", {"k-0", "k-1"})
+    assert "later" in first[4]
+
+
+def test_an_entry_is_written_as_soon_as_the_ledger_is_back(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.bulk.WAITS", (0.01,) * 5000)
+    queues.dead("k-1")
+    where, reasons = site.choose("/choose?state=dead"), away(monkeypatch, site)
+    reasons.append("Expected an answer, got none")
+    address = site.post(site.form(where, "drop-all")).headers["location"]
+    eventually(lambda: "The log of actions waits" in site.get(address).words)
+    reasons.clear()
+    assert ended(site, address, eventually) == "1 of 1 job dropped."
+    assert [what for _, what, *_ in site.log()] == ["drop"]
+
+
+def test_a_job_that_failed_is_not_called_unknown(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.bulk.WAITS", ())
+    queues.job("kept", interrupt)
+    queues.job("lost", interrupt, keep=False)  # the newest is first
+    where = site.choose("/choose")
+    last = site.ledger.last_round
+
+    def cut(namespace: str, queue: str, key: str) -> int | None:
+        if key == "kept":
+            raise LedgerUnavailable("Expected an answer, got none")
+        return last(namespace, queue, key)
+
+    monkeypatch.setattr(site.ledger, "last_round", cut)
+    text = many(site, where, "retry", eventually)
+    assert "1 job could not change" in text
+    assert "may be" not in text
+
+
+def test_a_stop_of_the_process_logs_an_action_whose_job_does_not_end(
+    options: Options, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.bulk.LAST_JOB", 0.2)
+    goes_on, begun = threading.Event(), list[str]()
+
+    def hangs(row: Row, kept: KeptMessage) -> OutgoingMessage:
+        begun.append(row.id.key)
+        if len(begun) == 3:
+            assert goes_on.wait(30)
+        return again(row, kept)
+
+    monkeypatch.setattr("steadyworker.actions.jobs.again", hangs)
+    for number in range(5):
+        queues.job(f"k-{number}", interrupt)
+    with closing(open_ledger(options)) as ledger:
+        site = Site(options, ledger)
+        site.post(site.form(site.choose("/choose"), "retry-all"))
+        eventually(lambda: len(begun) == 3)
+        doing_of(site).bulk.close()
+        goes_on.set()
+        ((_, what, _, keys, detail),) = site.log()
+        assert (what, set(keys)) == ("retry", set(begun))
+        assert detail == f"2 of 5 jobs; result unknown: {begun[2]}; stopped with the page's process"
+        eventually(lambda: doing_of(site).bulk.under_way() == [])
+        assert len(site.log()) == 1
