@@ -59,7 +59,7 @@ NEEDS_BROKER = ("retry", "reschedule", "replay", "restart", "drop")
 _ON_LETTERS = ("replay", "restart", "drop")
 _AWAY = (BrokerUnavailable, LedgerUnavailable, PublishFailed, Unsettled)
 _CHANGED = "has changed since"
-_DONE = {
+DONE = {
     "cancel": "cancelled",
     "undo": "no longer cancelled",
     "retry": "sent again",
@@ -68,7 +68,7 @@ _DONE = {
     "restart": "replayed from the start",
     "drop": "dropped",
 }
-_LOGGED = {"undo": "undo cancel", "restart": "replay"}
+LOGGED = {"undo": "undo cancel", "restart": "replay"}
 
 _LATE = 1.0
 """Seconds after which an entry of the log of actions names its delay."""
@@ -126,7 +126,7 @@ class Work(Struct):
             f"{count_text(self.skipped, 'job')} had changed before" if self.skipped else "",
             f"{count_text(self.failed, 'job')} could not change" if self.failed else "",
         ]
-        first = f"{self.done:,} of {count_text(self.number, 'job')} {_DONE[self.do]}"
+        first = f"{self.done:,} of {count_text(self.number, 'job')} {DONE[self.do]}"
         return "; ".join(part for part in (first, *others) if part)
 
 
@@ -233,7 +233,7 @@ class Bulk:
             f"{work.stop[:1].upper()}{work.stop[1:]}." if work.stop else "",
             f"Then: {problem.removesuffix('.')}." if problem else "",
             f"{count_text(rest, 'job')} {'is' if rest == 1 else 'are'} as before." if rest else "",
-            f"Of these, {work.unknown} may be {_DONE[work.do]}: a next attempt is safe."
+            f"Of these, {work.unknown} may be {DONE[work.do]}: a next attempt is safe."
             if rest and work.unknown
             else "",
             f"The log of actions gets this before the next action, or at the end of this process: {unlogged}"
@@ -392,7 +392,7 @@ class _QueuePart:
         )
         detail = "; ".join(text for text in details if text)
         keys = done if unknown is None else [unknown.key, *done]
-        return self._actions.record(_LOGGED.get(order.do, order.do), keys, len(done), detail)
+        return self._actions.record(LOGGED.get(order.do, order.do), keys, len(done), detail)
 
     def _of(self, id: JobId) -> _Unsure:
         return self._order.do, id, self.rest[id].uid

@@ -153,7 +153,10 @@ def queues(options: Options) -> Queues:
 def test_a_running_job_is_cancelled_with_a_reason(site: Site, queues: Queues) -> None:
     queues.job("k-1")
     path = site.job_path("k-1")
-    assert site.do(path, "cancel", reason="wrong month") == "k-1 is running: it receives the cancellation within 2 s."
+    assert (
+        site.do(path, "cancel", reason="wrong month")
+        == "Cancel sent: k-1 was running, and a worker process receives a cancel within 2 s."
+    )
     assert site.row().cancel_reason == "wrong month"
     assert site.log() == [(WHO, "cancel", "exports", ("k-1",), "wrong month")]
     assert 'name="act"' not in site.get(path).text
@@ -171,7 +174,7 @@ def test_a_cancel_of_a_waiting_job_can_be_undone(site: Site, queues: Queues) -> 
 
 def test_a_job_that_waits_for_a_retry_runs_now(site: Site, queues: Queues) -> None:
     queues.job("k-1", wait_for_retry(3600.0))
-    assert site.do(site.job_path("k-1"), "retry") == "k-1 (retrying): its message is in exports again."
+    assert site.do(site.job_path("k-1"), "retry") == "k-1 (retrying) is due now: it runs with the next free slot."
     assert site.row().due_in == 0.0
     (delivery,) = queues.received("exports", 1)
     assert delivery.headers["sw-hop"] == "2"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from steadyworker import Job, Worker
 from steadyworker.actions.deadletters import DeadLetterQueue
@@ -16,12 +17,13 @@ from steadyworker.actions.letters import LetterActions
 from steadyworker.adapter import OutgoingMessage, Target
 from steadyworker.backends import connections
 from steadyworker.backends.connections import Connections, job_queue
-from steadyworker.backends.opening import open_ledger
+from steadyworker.backends.opening import namespace_of, open_ledger
 from steadyworker.config.resolve import Options, load
+from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.bulk import BulkOrder
-from steadyworker.delivery import KEY
-from steadyworker.errors import BrokerUnavailable, LedgerUnavailable, SteadyWorkerError
-from steadyworker.ledger.base import JobFilter, KeptMessage, Row, State
+from steadyworker.delivery import KEY, Delivery
+from steadyworker.errors import BrokerUnavailable, ConfigError, LedgerUnavailable, SteadyWorkerError, Unsettled
+from steadyworker.ledger.base import JobFilter, JobId, KeptMessage, Row, State
 from steadyworker.ledger.facts import Action
 from steadyworker.runner.dead_jobs import DeadJobs
 from steadyworker.runner.letters import DeadLetter
@@ -29,7 +31,8 @@ from steadyworker.runner.planning import again
 from tests.cli.kit import BODY, Queues
 from tests.cli.test_retry import interrupt
 from tests.conftest import Eventually
-from tests.dashboard.test_forms import Site, doing_of, ended, many
+from tests.dashboard.kit import request
+from tests.dashboard.test_forms import Site, doing_of, ended, many, register
 from tests.support.ledgers import make_ledger
 
 OTHER = b'{"merchant": "of another sender"}'
@@ -208,7 +211,7 @@ def test_after_an_outage_an_action_on_many_jobs_checks_the_broker_again(
     for number in range(3):
         queues.job(f"k-{number}", interrupt)
     where = site.choose("/choose")
-    found, swapped = connections.namespace_of, list[str]()
+    found, swapped = namespace_of, list[str]()
 
     def namespace(*arguments: Any, **options: Any) -> str:
         return "another-broker" if swapped else found(*arguments, **options)
@@ -368,3 +371,144 @@ def test_a_stop_of_the_process_logs_an_action_whose_job_does_not_end(
         assert detail == f"2 of 5 jobs; result unknown: {begun[2]}; stopped with the page's process"
         eventually(lambda: doing_of(site).bulk.under_way() == [])
         assert len(site.log()) == 1
+
+
+# --- Actions on one job ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("do", "done"), [("drop", "dropped"), ("replay", "replayed")])
+def test_an_action_whose_result_is_unknown_is_in_the_log(
+    site: Site, queues: Queues, monkeypatch: pytest.MonkeyPatch, do: str, done: str
+) -> None:
+    queues.dead("k-1")
+    made = DeadLetterQueue.__init__
+
+    class Cut:
+        """The letters of the broker; the answer to a removal is lost."""
+
+        def __init__(self, held: Any) -> None:
+            self._held = held
+            self.publish = held.publish
+
+        def __iter__(self) -> Iterator[Delivery]:
+            return iter(self._held)
+
+        def drop(self, delivery: Delivery) -> None:
+            self._held.drop(delivery)
+            raise Unsettled("Expected a confirm of the removal, got none")
+
+    def make(self: DeadLetterQueue, open_letters: Any, *arguments: Any, **settings: Any) -> None:
+        @contextmanager
+        def opened() -> Iterator[Any]:
+            with open_letters() as held:
+                yield Cut(held)
+
+        made(self, opened, *arguments, **settings)
+
+    monkeypatch.setattr(DeadLetterQueue, "__init__", make)
+    path = site.job_path("k-1")
+    why = "Expected a confirm of the removal, got none"
+    assert site.do(path, do) == f"{why}. k-1 may be {done}: a next attempt is safe."
+    assert [(what, keys, detail) for _, what, _, keys, detail in site.log()] == [
+        (do, ("k-1",), f"result unknown: {why}")
+    ]
+
+
+class Slow:
+    """Cancels that wait for a person, and how many of them are under way."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.goes_on = threading.Event()
+        self.begun: list[str] = []
+        cancel = site.ledger.cancel
+
+        def slow(id: JobId, reason: str) -> State | None:
+            self.begun.append(id.key)
+            assert self.goes_on.wait(30)
+            return cancel(id, reason)
+
+        monkeypatch.setattr(site.ledger, "cancel", slow)
+
+
+def test_only_two_actions_are_under_way_even_if_their_requests_have_ended(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.application.PROMPT", 0.2)
+    keys = [f"k-{number}" for number in range(4)]
+    for key in keys:
+        queues.job(key, interrupt)
+    forms = [site.form(site.job_path(key), "cancel") for key in keys]
+    slow = Slow(site, monkeypatch)
+    try:
+        places = [site.post(form).headers["location"] for form in forms]
+        assert slow.begun == keys[:2]
+        assert [site.result(place).startswith("Nothing was done") for place in places] == [False, False, True, True]
+    finally:
+        slow.goes_on.set()
+    eventually(lambda: len(site.log()) == 2)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_stop_of_the_process_waits_for_an_action_on_one_job(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.application.PROMPT", 0.2)
+    monkeypatch.setattr("steadyworker.dashboard.doing.LAST_JOB", 30.0 if ends else 0.0)
+    queues.job("k-1", interrupt)
+    form = site.form(site.job_path("k-1"), "cancel")
+    slow = Slow(site, monkeypatch)
+    try:
+        site.post(form)
+        if ends:
+            threading.Timer(0.2, slow.goes_on.set).start()
+        doing_of(site).close()
+        details = [(keys, detail) for *_, keys, detail in site.log()]
+        expected = "by an operator" if ends else "result unknown: stopped with the page's process"
+        assert details == [(("k-1",), expected)]
+    finally:
+        slow.goes_on.set()
+    eventually(lambda: not doing_of(site)._under_way)
+
+
+def test_a_command_for_a_dead_worker_process_is_refused(
+    site: Site, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues.job("k-1")
+    register(site, "running")
+    form = site.form("/workers", "quiet")
+    owners = site.ledger.owners
+    monkeypatch.setattr(site.ledger, "owners", lambda: [structs.replace(each, dead=True) for each in owners()])
+    assert site.result(site.post(form).headers["location"]).startswith("Nothing was done")
+
+
+# --- Addresses ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/?queue=a%00", 400),
+        ("/failures?text=%00", 400),
+        ("/choose?kind=%00", 400),
+        ("/job/shop/exports/~00", 404),
+    ],
+)
+def test_an_address_with_a_nul_is_refused(site: Site, path: str, status: int) -> None:
+    """PostgreSQL refuses such a text."""
+    assert site.get(path).status == status
+
+
+@pytest.mark.parametrize(
+    ("referrer", "status"), [("http://evil.example/", 403), ("http://localhost:8080/failures", 303)]
+)
+def test_without_fetch_metadata_the_referrer_decides_on_a_choice(
+    site: Site, queues: Queues, referrer: str, status: int
+) -> None:
+    queues.job("k-1")
+    assert request(site.app, "/choose", referer=referrer).status == status
+
+
+def test_a_token_behind_a_login_is_refused() -> None:
+    """The page would never check it."""
+    with pytest.raises(ConfigError, match="would not check the token"):
+        checked_access((), "a-token-of-many-characters", behind_login=True)
