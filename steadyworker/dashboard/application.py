@@ -48,7 +48,6 @@ from steadyworker.pages import environment as pages
 from steadyworker.text.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from steadyworker.backends.connections import JobQueue
     from steadyworker.dashboard.doing import Doing
 
 THREADS = 4
@@ -138,12 +137,12 @@ def application(
     *,
     acting: Options | None = None,
     asker: BrokerAsker | None = None,
-    named: Mapping[str, JobQueue] = MappingProxyType({}),
+    named: Mapping[str, Any] = MappingProxyType({}),
 ) -> Starlette:
     """
     Return the application on this open ledger; its end closes the ledger.
 
-    With the settings `acting`, it offers actions; `named` has the queues whose Workers are known to them.
+    With the settings `acting`, it offers actions; `named` has each queue whose Worker is known, a `JobQueue`, by its name.
     With an `asker`, it shows the broker's own numbers.
     """
     doing = None
