@@ -68,7 +68,10 @@ DONE = {
     "restart": "replayed from the start",
     "drop": "dropped",
 }
+"""For each action, the word for a job that it has changed."""
+
 LOGGED = {"undo": "undo cancel", "restart": "replay"}
+"""The names of actions in the log, where they differ."""
 
 _LATE = 1.0
 """Seconds after which an entry of the log of actions names its delay."""
@@ -261,8 +264,12 @@ class Bulk:
         """Write the entries that the log of actions does not have; return why it could not be written, or an empty text."""
         with self._writing:
             while self._unwritten:
-                if problem := self._unwritten[0].record(self._clock.wall()):
-                    return problem
+                try:
+                    if problem := self._unwritten[0].record(self._clock.wall()):
+                        return problem
+                except Exception:  # noqa: BLE001 - an entry that always fails must not stop the entries after it
+                    self._unwritten.pop(0)
+                    return str(_logged_error())
                 self._unwritten.pop(0)
         return ""
 

@@ -325,6 +325,21 @@ def test_an_entry_is_written_as_soon_as_the_ledger_is_back(
     assert [what for _, what, *_ in site.log()] == ["drop"]
 
 
+def test_an_error_in_the_log_of_actions_blocks_no_later_action(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues.dead("k-1")
+    queues.job("k-2", interrupt)
+
+    def fails(*_: object) -> str:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("steadyworker.dashboard.bulk.QueueActions.record", fails)
+        assert "1 of 1 job dropped." in many(site, site.choose("/choose?state=dead"), "drop", eventually)
+    assert many(site, site.choose("/choose"), "cancel", eventually) == "1 of 1 job cancelled."
+
+
 def test_a_job_that_failed_is_not_called_unknown(
     site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
