@@ -30,7 +30,7 @@ import shlex
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -153,7 +153,7 @@ class DeadLetterQueue:
         if letter.keyed and not letter.ours and not letter.reason:
             with suppress(LedgerUnavailable):  # the letter is useful without the facts
                 row = self.row(letter)
-        if row is None or row.job_state not in (JobState.DEAD, JobState.CANCELLED):
+        if row is None or row.job_state not in (JobState.DEAD, JobState.CANCELLED) or letter.conflicts_with(row):
             return letter
         return replace(
             letter,
@@ -313,7 +313,7 @@ class DeadLetterQueue:
             threading.Event().wait(random.uniform(0.1, 0.5))  # noqa: S311 - so that two waiting readers do not collide again
 
     def _chosen(
-        self, held: DeadLetters, keys: Sequence[str] | None, bodies: Spool | None, dead: Sequence[JobId]
+        self, held: DeadLetters, keys: Sequence[str] | None, bodies: Spool | None, dead: Mapping[JobId, bytes]
     ) -> list[Copies]:
         wanted = {normal_key(key): key for key in keys or ()}
         self.others = Counter()
@@ -323,8 +323,12 @@ class DeadLetterQueue:
             self._key_header,
             lambda letter: bodies.keep(letter.body) if bodies and (keys is None or letter.key in wanted) else None,
         )
-        found = {self._jobs.id(copies.letter) for copies in every if not copies.letter.is_conflict}
-        self.gone = [id for id in dict.fromkeys(dead) if id not in found]
+        found = {
+            self._jobs.id(letter)
+            for letter, *_ in every
+            if not letter.is_conflict and letter.digest in (b"", dead.get(self._jobs.id(letter)) or letter.digest)
+        }
+        self.gone = [id for id in dead if id not in found]
         if keys is None:
             return every
         known = {copies.letter.key for copies in every} | {id.key for id in self.gone}
@@ -372,15 +376,14 @@ class DeadLetterQueue:
         """Return the message that a replay publishes, and its description for the caller."""
         if not letter.keyed:
             return self._fresh(letter, uuid.uuid4().hex, 0)
-        if letter.is_conflict:
+        row = self._jobs.row(letter)
+        if letter.conflicts_with(row):
             return self._fresh(letter, normal_key(f"{letter.key}.{mark(letter, self._key_header)}"), 0)
-        if not letter.ours:
-            row = self._jobs.row(letter)
-            if row is None or not self._jobs.is_dead(row, letter):
-                message = OutgoingMessage(
-                    Target.WORK, letter.body, {**letter.headers, KEY: letter.key}, message_id=letter.key
-                )
-                return message, Replayed(letter, letter.key, letter.round)
+        if not letter.ours and (row is None or not self._jobs.is_dead(row, letter)):
+            message = OutgoingMessage(
+                Target.WORK, letter.body, {**letter.headers, KEY: letter.key}, message_id=letter.key
+            )
+            return message, Replayed(letter, letter.key, letter.round)
         return self._fresh(letter, letter.key, letter.round + 1)
 
     def _fresh(self, letter: DeadLetter, key: str, round_: int) -> tuple[OutgoingMessage, Replayed]:

@@ -104,7 +104,7 @@ class LetterActions(QueueActions):
             raise SteadyWorkerError(
                 "Expected a broker with delays, got one without: replay the letters without a delay."
             )
-        where = _among(chosen, rounds)
+        where = _among(letters, chosen, rounds)
         handled: list[Handled] = []
 
         def one(replayed: Replayed) -> None:
@@ -155,7 +155,9 @@ class LetterActions(QueueActions):
 
         error: SteadyWorkerError | None = None
         try:
-            letters.drop(keys, where=_among(chosen, rounds), gone=gone, each=one, skip=self._skips(handled, unless))
+            letters.drop(
+                keys, where=_among(letters, chosen, rounds), gone=gone, each=one, skip=self._skips(handled, unless)
+            )
         except SteadyWorkerError as caught:
             if not handled:
                 raise
@@ -176,7 +178,7 @@ class LetterActions(QueueActions):
 
 
 def _among(
-    chosen: Sequence[DeadLetter] | None, rounds: Mapping[str, int] | None = None
+    letters: DeadLetterQueue, chosen: Sequence[DeadLetter] | None, rounds: Mapping[str, int] | None
 ) -> Callable[[DeadLetter], bool]:
     """Return the condition that a letter is one of these, and that of a job in these rounds; every letter fits None."""
     wanted = None if chosen is None else {_identity(letter) for letter in chosen}
@@ -184,7 +186,9 @@ def _among(
     def fits(letter: DeadLetter) -> bool:
         if wanted is not None and _identity(letter) not in wanted:
             return False
-        return rounds is None or (not letter.is_conflict and rounds.get(letter.key) == letter.round)
+        if rounds is None:
+            return True
+        return rounds.get(letter.key) == letter.round and not letter.conflicts_with(letters.row(letter))
 
     return fits
 

@@ -87,7 +87,7 @@ class Access:
 
     Attributes:
         hosts: The names in the header `Host` that are allowed, without a port.
-        token: The token that each request must have, as `Authorization: Bearer`, or as the password of a browser's login.
+        token: The token that each request must have, unless one of `peers` names its user, as `Authorization: Bearer`, or as the password of a browser's login.
         user_header: The header in which a proxy names the user; only `peers` may send it.
         peers: The addresses of these proxies.
         behind_login: True if the application that mounts the page has authenticated each request.
@@ -177,7 +177,7 @@ def checked_access(
     """
     Return the rules with these values.
 
-    Raises ConfigError for a short token, a wrong address, a header without peers, or actions without a token, a proxy or a login:
+    Raises ConfigError for a short token, a token behind a login, a wrong address, a header without peers, or actions without a token, a proxy or a login:
     a proxy on this machine that adds no header would let everyone act.
     """
     if token is not None and (len(token) < LEAST_TOKEN or not token.isascii()):
@@ -193,6 +193,8 @@ def checked_access(
             raise ConfigError(
                 f"Expected an address such as 10.0.0.5 or 10.0.0.0/24 as a peer, got {peer!r}."
             ) from error
+    if token is not None and behind_login:
+        raise ConfigError("Expected a token or behind_login, got both: the page would not check the token.")
     if (user_header is None) != (not networks):
         raise ConfigError("Expected --user-header and --trusted-peer together, got one of them.")
     names = frozenset((*LOOPBACK_NAMES, *(_name_of(host) for host in hosts)))

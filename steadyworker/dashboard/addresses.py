@@ -36,9 +36,10 @@ def names_of(path: str) -> Sequence[str]:
     if len(path) > LONGEST or not all(parts):
         return ()
     try:
-        return [_read(part) for part in parts]
+        names = [_read(part) for part in parts]
     except UnicodeError:
         return ()
+    return () if any("\0" in name for name in names) else names  # no name has a NUL, and PostgreSQL refuses it
 
 
 def job_of(rest: str) -> JobId | None:

@@ -7,11 +7,12 @@ import logging
 import os
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote
 
@@ -30,8 +31,9 @@ from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.asking import BrokerAsker
 from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, Filter, cause_of
+from steadyworker.dashboard.csrf import is_led_by_other
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
-from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
+from steadyworker.dashboard.forms import ACTING, LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
 from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
 from steadyworker.dashboard.queues import queues_page
@@ -48,8 +50,8 @@ from steadyworker.text.plain_text import plain_text
 if TYPE_CHECKING:
     from steadyworker.dashboard.doing import Doing
 
-THREADS, ACTING = 4, 2
-"""The numbers of pages that are read and drawn, and of actions, at the same time; others wait."""
+THREADS = 4
+"""The number of pages that are read and drawn at the same time; others wait."""
 
 PROMPT = 5.0
 """Seconds in which an action usually ends; after them, its page shows that it goes on."""
@@ -103,10 +105,10 @@ def app(
         ledger: The URL of the ledger; by default, the setting `ledger` of the environment or of `steadyworker.toml`.
         namespace: Only jobs of this broker.
         hosts: The host names of your application, such as `ops.example.com`.
-        token: The token that each request must have.
+        token: The token that each request must have, unless one of `peers` names its user.
         user_header: The header in which your proxy names the user; it needs `peers`.
         peers: The addresses of these proxies, such as `10.0.0.0/24`.
-        behind_login: Your application has authenticated each request; the page then checks only the host and the origin.
+        behind_login: Your application has authenticated each request, so there is no `token`; the page checks only host and origin.
         allow_actions: Offer actions: who may see the page may cancel and retry jobs, pause queues, and quiet worker processes.
             They need `token`, `user_header` or `behind_login`, because a proxy on this machine can let everyone in.
             The forms serve only in the process that drew them, so serve the page from one process.
@@ -135,17 +137,19 @@ def application(
     *,
     acting: Options | None = None,
     asker: BrokerAsker | None = None,
+    named: Mapping[str, Any] = MappingProxyType({}),
 ) -> Starlette:
     """
     Return the application on this open ledger; its end closes the ledger.
 
-    With the settings `acting`, it offers actions; with an `asker`, it shows the broker's own numbers.
+    With the settings `acting`, it offers actions; `named` has each queue whose Worker is known, a `JobQueue`, by its name.
+    With an `asker`, it shows the broker's own numbers.
     """
     doing = None
     if acting is not None:
         from steadyworker.dashboard.doing import Doing
 
-        doing = Doing(acting, ledger, clock or SystemClock())
+        doing = Doing(acting, ledger, clock or SystemClock(), named)
     reader = Reader(ledger if asker is None else asker.over(ledger), clock or SystemClock())
     page = _Pages(reader, namespace, doing, asker)
 
@@ -153,7 +157,7 @@ def application(
     async def life(_app: Starlette) -> AsyncIterator[None]:
         yield
         if doing is not None:
-            await to_thread.run_sync(doing.bulk.close)
+            await to_thread.run_sync(doing.close)
         if asker is not None:
             await to_thread.run_sync(asker.close)
         ledger.close()
@@ -303,7 +307,7 @@ class _Pages:
         """Choose the jobs that fit the filter of the address, and lead to their page; this changes nothing in the ledger."""
         if self._doing is None:
             raise HTTPException(HTTPStatus.FORBIDDEN, _READ_ONLY)
-        if request.headers.get("sec-fetch-site") == "cross-site":  # it could replace the choices of people
+        if is_led_by_other(request.headers):  # it could replace the choices of people
             raise HTTPException(HTTPStatus.FORBIDDEN, "Another site leads here. Choose the jobs on this page.")
         asked, (namespace, queue) = request.query_params, self._chosen(request)
         state, when = asked.get("state", ""), asked.get("when", "")
@@ -334,6 +338,8 @@ class _Pages:
         """Return the endpoint that draws a page in a thread; a failure is a page, too."""
 
         async def endpoint(request: Request) -> Response:
+            if any("\0" in text for text in request.query_params.values()):  # PostgreSQL has no such text
+                raise HTTPException(HTTPStatus.BAD_REQUEST, "Expected an address without a NUL, got one with it.")
             if self._limiter is None:
                 self._limiter = CapacityLimiter(THREADS)
             return await to_thread.run_sync(self._respond, draw, request, limiter=self._limiter)

@@ -5,6 +5,7 @@ It leaves out each job that has changed since the choice.
 While broker or ledger are away, it tries again for a minute, at the job that was under way.
 A stop, by a person or by the end of the process, ends it after its present job.
 Each end leaves one entry for each queue in the log of actions, with how far it came; only a killed process leaves none.
+While the ledger is away, this process keeps the entry, and writes it before the next action or at its own end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import secrets
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 from typing_extensions import override
@@ -23,7 +24,7 @@ from steadyworker.actions.deadletters import Replayed
 from steadyworker.actions.jobs import JobActions
 from steadyworker.actions.letters import LetterActions
 from steadyworker.actions.report import ActionReport, Handled, QueueActions
-from steadyworker.backends.connections import Connections, JobQueue, job_queue
+from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.chosen import Choice, ChosenJob
@@ -58,7 +59,7 @@ NEEDS_BROKER = ("retry", "reschedule", "replay", "restart", "drop")
 _ON_LETTERS = ("replay", "restart", "drop")
 _AWAY = (BrokerUnavailable, LedgerUnavailable, PublishFailed, Unsettled)
 _CHANGED = "has changed since"
-_DONE = {
+DONE = {
     "cancel": "cancelled",
     "undo": "no longer cancelled",
     "retry": "sent again",
@@ -67,9 +68,18 @@ _DONE = {
     "restart": "replayed from the start",
     "drop": "dropped",
 }
-_LOGGED = {"undo": "undo cancel", "restart": "replay"}
+"""For each action, the word for a job that it has changed."""
+
+LOGGED = {"undo": "undo cancel", "restart": "replay"}
+"""The names of actions in the log, where they differ."""
+
+_LATE = 1.0
+"""Seconds after which an entry of the log of actions names its delay."""
 
 _log = logging.getLogger(__name__)
+
+_Unsure = tuple[str, JobId, str]
+"""An action, and the id and the uid of a job on which its result is unknown."""
 
 
 class _StoppedError(SteadyWorkerError):
@@ -119,7 +129,7 @@ class Work(Struct):
             f"{count_text(self.skipped, 'job')} had changed before" if self.skipped else "",
             f"{count_text(self.failed, 'job')} could not change" if self.failed else "",
         ]
-        first = f"{self.done:,} of {count_text(self.number, 'job')} {_DONE[self.do]}"
+        first = f"{self.done:,} of {count_text(self.number, 'job')} {DONE[self.do]}"
         return "; ".join(part for part in (first, *others) if part)
 
 
@@ -133,32 +143,45 @@ class BulkOrder(Struct, frozen=True):
 
 
 class Bulk:
-    """The actions on many jobs of one ledger, one at a time; thread-safe."""
+    """The actions on many jobs of one ledger, one at a time; `queue_of` returns the queue of a name; thread-safe."""
 
-    def __init__(self, options: Options, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, options: Options, ledger: Ledger, clock: Clock, queue_of: Callable[[str], JobQueue]) -> None:
         self._options = options
         self._ledger = ledger
         self._clock = clock
+        self._queue_of = queue_of
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._works: OrderedDict[str, Work] = OrderedDict()
-        self._unsure: set[tuple[str, JobId]] = set()
+        self._unsure: set[_Unsure] = set()
+        self._writing = threading.Lock()
+        self._unwritten: list[_QueuePart] = []
 
     def begin(self, order: BulkOrder, choice: Choice) -> Work | None:
-        """Begin an action on the jobs of a choice that allow it; return None if another action goes on."""
+        """
+        Begin an action on the jobs of a choice that allow it; return None if another action goes on.
+
+        Raises SteadyWorkerError if the process cannot start a thread.
+        """
         jobs = choice.able(order.do)
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return None
             name, now = secrets.token_urlsafe(9), self._clock.wall()
             work = Work(name, order.do, order.who, choice.name, len(jobs), now)
+            self._wake.clear()
+            thread = threading.Thread(target=self._run, args=(work, order, jobs), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # pids.max of the cgroup
+                raise SteadyWorkerError(
+                    f"Nothing was done: this process cannot start a thread for the action: {error}. Try again later."
+                ) from error
+            self._thread = thread
             self._works[work.name] = work
             while len(self._works) > MOST_WORKS:
                 self._works.popitem(last=False)
-            self._wake.clear()
-            self._thread = threading.Thread(target=self._run, args=(work, order, jobs), daemon=True)
-            self._thread.start()
         return work
 
     def work(self, name: str) -> Work | None:
@@ -182,47 +205,82 @@ class Bulk:
             self.stop(work, "stopped with the page's process")
         if self._thread is not None:
             self._thread.join(LAST_JOB)
+        self._write()
 
     def _run(self, work: Work, order: BulkOrder, jobs: list[ChosenJob]) -> None:
         queues: dict[tuple[str, str], dict[JobId, ChosenJob]] = {}
         for job in jobs:
             queues.setdefault((job.id.namespace, job.id.queue), {})[job.id] = job
-        problem = unlogged = ""
+        self._write()
+        problem = ""
         try:
             for (namespace, queue), some in queues.items():
-                part = _QueuePart(self._ledger, work, order, some, self._unsure)
-                with PageLinks(self._options, self._ledger, namespace) as links:
-                    at = job_queue(queue, self._options)
-                    error = self._on_queue(part, links, at)
-                    why = "" if error is None else redact(str(error))
-                    unlogged = unlogged or part.record(QueueActions(links, at, order.who), why)
-                problem = problem or ("" if isinstance(error, _StoppedError) else why)
+                at = self._queue_of(queue)
+                actions = QueueActions(PageLinks(self._options, self._ledger, namespace), at, order.who)
+                part = _QueuePart(self._ledger, work, order, some, self._unsure, actions)
+                with self._writing:
+                    self._unwritten.append(part)
+                error = self._on_queue(part, namespace, at)
+                part.why = "" if error is None else redact(str(error))
+                part.ended_at = self._clock.wall()
+                self._write()
+                problem = problem or ("" if isinstance(error, _StoppedError) else part.why)
                 if work.stop:
                     break
         except Exception:  # noqa: BLE001 - the page goes on
             problem = str(_logged_error())
+        unlogged = self._log(work)
         rest = work.number - work.done - work.skipped - work.failed
         texts = (
             f"{work.far}.",
             f"{work.stop[:1].upper()}{work.stop[1:]}." if work.stop else "",
             f"Then: {problem.removesuffix('.')}." if problem else "",
             f"{count_text(rest, 'job')} {'is' if rest == 1 else 'are'} as before." if rest else "",
-            f"Of these, {work.unknown} may be {_DONE[work.do]}: a next attempt is safe."
+            f"Of these, {work.unknown} may be {DONE[work.do]}: a next attempt is safe."
             if rest and work.unknown
             else "",
-            f"The log of actions has not all of this: {unlogged}" if unlogged else "",
+            f"The log of actions gets this before the next action, or at the end of this process: {unlogged}"
+            if unlogged
+            else "",
         )
         work.text = redact(" ".join(text for text in texts if text))
         work.level = "error" if problem or rest or work.failed or unlogged else "fine"
         work.note = work.present = ""
         work.ended_at = self._clock.wall()
 
-    def _on_queue(self, part: _QueuePart, links: PageLinks, at: JobQueue) -> SteadyWorkerError | None:
+    def _log(self, work: Work) -> str:
+        """Write to the log of actions, and try again while the ledger is away; return why it could not be written."""
+        problem = self._write()
+        for seconds in WAITS:
+            if not problem:
+                break
+            work.note = redact(f"The log of actions waits: {problem} The next attempt is in {span(seconds)}.")
+            if self._wake.wait(seconds):
+                break
+            problem = self._write()
+        return problem
+
+    def _write(self) -> str:
+        """Write the entries that the log of actions does not have; return why it could not be written, or an empty text."""
+        with self._writing:
+            while self._unwritten:
+                try:
+                    if problem := self._unwritten[0].record(self._clock.wall()):
+                        return problem
+                except Exception:  # noqa: BLE001 - an entry that always fails must not stop the entries after it
+                    self._unwritten.pop(0)
+                    return str(_logged_error())
+                self._unwritten.pop(0)
+        return ""
+
+    def _on_queue(self, part: _QueuePart, namespace: str, at: JobQueue) -> SteadyWorkerError | None:
         """Act on the jobs of one queue, and try again while broker or ledger are away; return what ended this early."""
         tries = 0
         while True:
             before = len(part.rest)
-            error = part.once(links, at)
+            # Each attempt has its own connections, because another broker can come back at the address.
+            with PageLinks(self._options, self._ledger, namespace) as links:
+                error = part.once(links, at)
             if error is None or isinstance(error, _StoppedError):
                 return error
             part.lost_sight()
@@ -245,7 +303,8 @@ class _QueuePart:
         work: Work,
         order: BulkOrder,
         jobs: Mapping[JobId, ChosenJob],
-        unsure: set[tuple[str, JobId]],
+        unsure: set[_Unsure],
+        actions: QueueActions,
     ) -> None:
         self._ledger = ledger
         self._work = work
@@ -253,6 +312,10 @@ class _QueuePart:
         self._number = len(jobs)
         self._present: JobId | None = None
         self._unsure = unsure
+        self._actions = actions
+        self._unknown: JobId | None = None
+        self.why = ""
+        self.ended_at: float | None = None
         self._done: list[str] = []
         self._skipped = 0
         self._failed = 0
@@ -309,39 +372,53 @@ class _QueuePart:
     def lost_sight(self) -> None:
         """Keep that the result of the job under way is unknown, so that each later attempt handles it again."""
         if self._present is not None:
-            self._unsure.add((self._order.do, self._present))
-            self._work.unknown = self._present.key
-            self._present = None
+            self._unsure.add(self._of(self._present))
+            self._unknown, self._present = self._present, None
+            self._work.unknown = self._unknown.key
 
     def note(self, error: SteadyWorkerError, seconds: float) -> None:
         """Note why the action waits, and how long."""
         self._work.note = redact(f"{error} The next attempt is in {span(seconds)}.")
 
-    def record(self, actions: QueueActions, why: str) -> str:
+    def record(self, now: float) -> str:
         """Write how far this came to the log of actions; return why it could not be written, or an empty text."""
-        order, done = self._order, len(self._done)
+        order, done = self._order, list(self._done)
+        unknown = self._present or self._unknown
+        late = 0.0 if self.ended_at is None else now - self.ended_at
         details = (
             order.reason if order.do == "cancel" else "",
             f"in {order.delay:g} s" if order.delay else "",
             "from the start" if order.do == "restart" else "",
-            f"{done:,} of {count_text(self._number, 'job')}" if done < self._number else "",
+            f"{len(done):,} of {count_text(self._number, 'job')}" if len(done) < self._number else "",
             f"{self._skipped:,} had changed" if self._skipped else "",
             f"{self._failed:,} could not change" if self._failed else "",
-            self._work.stop if self._work.stop != why else "",
-            why,
+            f"result unknown: {unknown.key}" if unknown is not None else "",
+            self._work.stop if self._work.stop != self.why else "",
+            self.why,
+            f"written {span(late)} later" if late > _LATE else "",
         )
         detail = "; ".join(text for text in details if text)
-        return actions.record(_LOGGED.get(order.do, order.do), self._done, done, detail)
+        keys = done if unknown is None else [unknown.key, *done]
+        return self._actions.record(LOGGED.get(order.do, order.do), keys, len(done), detail)
+
+    def _of(self, id: JobId) -> _Unsure:
+        return self._order.do, id, self.rest[id].uid
 
     def _unless(self, id: JobId) -> str:
+        if id not in self.rest:
+            return _CHANGED  # a second letter of a job that was done
         if self._work.stop:
             raise _StoppedError(self._work.stop)
         self._work.present, self._work.note = id.key, ""
-        if (self._order.do, id) not in self._unsure and self._has_changed(id):
+        if self._is_another(id) if self._of(id) in self._unsure else self._has_changed(id):
             self._skip(id)
             return _CHANGED
         self._present = id
         return ""
+
+    def _is_another(self, id: JobId) -> bool:
+        row = self._ledger.read(id)
+        return row is not None and row.uid != self.rest[id].uid
 
     def _has_changed(self, id: JobId) -> bool:
         last = self._ledger.last_round(id.namespace, id.queue, id.key)
@@ -349,22 +426,24 @@ class _QueuePart:
 
     def _skip(self, id: JobId) -> None:
         del self.rest[id]
+        self._present = None
         self._skipped += 1
         self._work.skipped += 1
 
     def _fail(self, id: JobId, problem: str) -> None:
         del self.rest[id]
+        self._present = None
         self._failed += 1
         self._work.failed += 1
         if len(self._work.failures) < MOST_FAILED:
             self._work.failures.append((id, redact(problem)))
 
     def _count(self, id: JobId) -> None:
+        self._unsure.discard(self._of(id))
         del self.rest[id]
         self._present = None
-        self._unsure.discard((self._order.do, id))
-        if self._work.unknown == id.key:
-            self._work.unknown = ""
+        if self._unknown == id:
+            self._unknown, self._work.unknown = None, ""
         self._done.append(id.key)
         self._work.done += 1
 
@@ -384,9 +463,7 @@ class _QueuePart:
         """Judge the jobs for which there was no letter: an attempt before a lost connection has done them, they have changed, or they have none."""
         for id in list(self.rest):
             last = self._ledger.last_round(id.namespace, id.queue, id.key)
-            if (self._order.do, id) in self._unsure and (
-                last is None if self._order.do == "drop" else last == id.round + 1
-            ):
+            if self._of(id) in self._unsure and (last is None if self._order.do == "drop" else last == id.round + 1):
                 self._count(id)
             elif self._has_changed(id):
                 self._skip(id)

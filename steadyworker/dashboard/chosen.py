@@ -71,9 +71,10 @@ class Filter(Struct, frozen=True):
 
 
 class ChosenJob(Struct, frozen=True):
-    """A job, its state, the actions that it allows, and what was seen of it for a cancel and for other actions."""
+    """A job, its uid, its state, the actions that it allows, and what was seen of it for a cancel and for other actions."""
 
     id: JobId
+    uid: str
     state: JobState
     actions: Sequence[str]
     marked: str
@@ -118,6 +119,7 @@ class Choices:
         jobs = [
             ChosenJob(
                 row.id,
+                row.uid,
                 row.job_state,
                 actions_on(row, waits=waits(row)),
                 seen_of_job("cancel", row),

@@ -44,6 +44,14 @@ def refused_as_foreign(
     return "" if bearer else missing
 
 
+def is_led_by_other(headers: Mapping[str, str]) -> bool:
+    """Return whether a page of another site leads to this address; without `Sec-Fetch-Site`, the referrer decides."""
+    site, referrer = headers.get("sec-fetch-site", ""), headers.get("referer", "")
+    if site or not referrer:
+        return site == "cross-site"
+    return _host_of(referrer) != headers.get("host", "").lower()
+
+
 def _host_of(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()

@@ -8,20 +8,23 @@ A cancel, a pause and a command to a worker process need the ledger only; an act
 from __future__ import annotations
 
 import logging
+import threading
 import traceback
+from collections.abc import Mapping
 
 from steadyworker.actions.jobs import JobActions, needs_no_message
 from steadyworker.actions.letters import LetterActions
 from steadyworker.actions.queues import PauseActions
-from steadyworker.actions.report import ActionReport
+from steadyworker.actions.report import ActionReport, QueueActions, Unless
 from steadyworker.actions.workers import WorkerActions
-from steadyworker.backends.connections import job_queue
+from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
-from steadyworker.dashboard.bulk import NEEDS_BROKER, Bulk, BulkOrder, PageLinks
+from steadyworker.dashboard.bulk import DONE, LAST_JOB, LOGGED, NEEDS_BROKER, Bulk, BulkOrder, PageLinks
 from steadyworker.dashboard.chosen import Choice, Choices, Filter, seen_of_job
 from steadyworker.dashboard.forms import (
+    ACTING,
     MOST_UNTYPED,
     OF_A_JOB,
     OF_A_QUEUE,
@@ -32,7 +35,7 @@ from steadyworker.dashboard.forms import (
     Seals,
     seen_of_pause,
 )
-from steadyworker.errors import SteadyWorkerError, delay_in_seconds
+from steadyworker.errors import LedgerUnavailable, PublishFailed, SteadyWorkerError, Unsettled, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -44,21 +47,28 @@ _CHANGED = (
     "Nothing was done: this form was used before, or what it acts on has changed. "
     "Look at the page, and use its form again."
 )
+_BEGINS_WITHIN = 5.0
+"""The longest time, in seconds, in which an action waits for others; then the request has ended, and the action never begins."""
+
+_UNKNOWN = (LedgerUnavailable, PublishFailed, Unsettled)
 _GOES_ON = ActionResult("", "This goes on, because the broker or the ledger responds slowly. The result appears here.")
 _BUSY = ActionResult("error", "Nothing was done: another action on many jobs goes on. Wait for its end.")
 _NOT_BEGUN = ActionResult("error", "Nothing was done, because other actions take long. Use the form again.")
 
 
 class Doing:
-    """The actions on one ledger; thread-safe."""
+    """The actions on one ledger; thread-safe; `named` has the queues whose Workers are known."""
 
-    def __init__(self, options: Options, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, options: Options, ledger: Ledger, clock: Clock, named: Mapping[str, JobQueue]) -> None:
         self._options = options
         self._ledger = ledger
         self._clock = clock
         self._choices = Choices()
         self.seals = Seals()
-        self.bulk = Bulk(options, ledger, clock)
+        self._named = named
+        self._turns = threading.Semaphore(ACTING)  # a thread keeps its turn when its request ends before it
+        self._under_way: dict[str, tuple[AskedAction, Visitor]] = {}
+        self.bulk = Bulk(options, ledger, clock, self._queue_of)
 
     def waits(self, row: Row) -> bool:
         """Return whether a retry can send the job's message again."""
@@ -79,8 +89,28 @@ class Doing:
         An action on many jobs goes on after this call; its page shows how far it came.
         """
         where = f"{wanted.path}?did={name}"
+        if not self._turns.acquire(timeout=_BEGINS_WITHIN):
+            return self.give_up(wanted, name)
+        try:
+            return self._act(wanted, visitor, name, where)
+        finally:
+            self._under_way.pop(name, None)
+            self._turns.release()
+
+    def close(self) -> None:
+        """Wait a short time for the actions under way, let no other begin, and log those that do not end."""
+        until = self._clock.monotonic() + LAST_JOB
+        self.bulk.close()
+        for _ in range(ACTING):
+            self._turns.acquire(timeout=max(0.0, until - self._clock.monotonic()))
+        for wanted, visitor in list(self._under_way.values()):
+            if wanted.do in OF_A_JOB:
+                self._log_unknown(wanted, visitor, "stopped with the page's process")
+
+    def _act(self, wanted: AskedAction, visitor: Visitor, name: str, where: str) -> str:
         if not self.seals.keep_first(name, _GOES_ON):
             return where
+        self._under_way[name] = wanted, visitor
         result: ActionResult | None
         try:
             if wanted.do in OF_MANY:
@@ -109,6 +139,9 @@ class Doing:
             return self._stop(wanted, visitor)
         return self._on_queue(wanted, visitor) if wanted.do in OF_A_QUEUE else self._on_worker(wanted, visitor)
 
+    def _queue_of(self, name: str) -> JobQueue:
+        return self._named.get(name) or job_queue(name, self._options)
+
     def _use(self, wanted: AskedAction, seen: str, visitor: Visitor) -> bool:
         return self.seals.use(wanted.seal, wanted.do, wanted.on, seen, visitor.name)
 
@@ -124,29 +157,36 @@ class Doing:
         if row is None or not self._use(wanted, seen_of_job(wanted.do, row), visitor):
             return ActionResult("error", _CHANGED)
         with PageLinks(self._options, self._ledger, namespace) as links:
-            at = job_queue(queue, self._options)
+            at = self._queue_of(queue)
             if wanted.do in NEEDS_BROKER:
                 links.check(at)
-            actions = JobActions(links, at, visitor.who)
-            match wanted.do:
-                case "cancel":
-                    report = actions.cancel([id], wanted.reason or _NO_REASON)
-                case "undo":
-                    report = actions.undo([id])
-                case "retry":
-                    report = actions.retry([id])
-                case "reschedule":
-                    report = actions.reschedule([id], delay)
-                case _:
-                    report = _on_letter(LetterActions(links, at, visitor.who), wanted.do, id, delay)
+            begun: list[JobId] = []
+            try:
+                report = _on_one(links, at, visitor, wanted, id, delay, begun)
+            except SteadyWorkerError as error:
+                report = ActionReport(1, (), error)
+        may_be_done = begun and not report.changed and isinstance(report.error, _UNKNOWN)
+        if may_be_done and wanted.do in NEEDS_BROKER:
+            unlogged = self._log_unknown(wanted, visitor, str(report.error))
+            text = f"{str(report.error).removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
+            return ActionResult(
+                "error", redact(f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
+            )
         return _result(wanted.do, row, report, delay)
+
+    def _log_unknown(self, wanted: AskedAction, visitor: Visitor, why: str) -> str:
+        """Log an action on one job whose result is unknown; return why that was not possible."""
+        namespace, queue, key = wanted.names
+        links = PageLinks(self._options, self._ledger, namespace)
+        actions = QueueActions(links, self._queue_of(queue), visitor.who)
+        return actions.record(LOGGED.get(wanted.do, wanted.do), [key], detail=redact(f"result unknown: {why}"))
 
     def _on_queue(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
         namespace, queue = wanted.names
         if (namespace, queue) not in set(self._ledger.bindings()):
             return ActionResult("error", _CHANGED)
         with PageLinks(self._options, self._ledger, namespace) as links:
-            actions = PauseActions(links, job_queue(queue, self._options), visitor.who)
+            actions = PauseActions(links, self._queue_of(queue), visitor.who)
             if not self._use(wanted, seen_of_pause(actions.present()), visitor):
                 return ActionResult("error", _CHANGED)
             if wanted.do == "pause":
@@ -162,7 +202,7 @@ class Doing:
     def _on_worker(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
         (owner,) = wanted.names
         seen = next((each for each in self._ledger.owners() if each.owner == owner), None)
-        if seen is None or seen.report is None:
+        if seen is None or seen.report is None or seen.dead:
             return ActionResult("error", _CHANGED)
         if not self._use(wanted, seen.report.stage, visitor):
             return ActionResult("error", _CHANGED)
@@ -212,12 +252,35 @@ def _delay(do: str, wanted: AskedAction) -> float:
     return delay_in_seconds(wanted.delay) if needed or (wanted.delay and OF_A_JOB[do].field == "delay") else 0.0
 
 
-def _on_letter(actions: LetterActions, do: str, id: JobId, delay: float) -> ActionReport:
+def _on_one(
+    links: PageLinks, at: JobQueue, visitor: Visitor, wanted: AskedAction, id: JobId, delay: float, begun: list[JobId]
+) -> ActionReport:
+    """Act on one job, and put it into `begun` directly before its first change."""
+
+    def unless(id: JobId) -> str:
+        begun.append(id)
+        return ""
+
+    actions = JobActions(links, at, visitor.who)
+    match wanted.do:
+        case "cancel":
+            return actions.cancel([id], wanted.reason or _NO_REASON, unless=unless)
+        case "undo":
+            return actions.undo([id], unless=unless)
+        case "retry":
+            return actions.retry([id], unless=unless)
+        case "reschedule":
+            return actions.reschedule([id], delay, unless=unless)
+        case _:
+            return _on_letter(LetterActions(links, at, visitor.who), wanted.do, id, delay, unless)
+
+
+def _on_letter(actions: LetterActions, do: str, id: JobId, delay: float, unless: Unless) -> ActionReport:
     """Replay or drop the dead letter of a job, and no other letter with its key."""
     letters, rounds = actions.opened(), {id.key: id.round}
     if do == "drop":
-        return actions.drop(letters, [id.key], rounds=rounds)
-    return actions.replay(letters, [id.key], rounds=rounds, from_start=do == "restart", delay=delay)
+        return actions.drop(letters, [id.key], rounds=rounds, unless=unless)
+    return actions.replay(letters, [id.key], rounds=rounds, from_start=do == "restart", delay=delay, unless=unless)
 
 
 def _result(do: str, row: Row, report: ActionReport, delay: float) -> ActionResult:
@@ -232,13 +295,13 @@ def _result(do: str, row: Row, report: ActionReport, delay: float) -> ActionResu
         return ActionResult("error", redact(f"Nothing was done: {key} {handled.problem}."))
     match do:
         case "cancel" if handled.before is JobState.RUNNING:
-            text = f"{key} is running: it receives the cancellation within 2 s."
+            text = f"Cancel sent: {key} was running, and a worker process receives a cancel within 2 s."
         case "cancel":
             text = f"{key} is cancelled (it was {handled.before}): it will not run again."
         case "undo":
             text = f"{key} is no longer cancelled: it runs when its message arrives."
         case "retry":
-            text = f"{key} ({handled.before}): its message is in {row.id.queue} again."
+            text = f"{key} ({handled.before}) is due now: it runs with the next free slot."
         case "replay" | "restart":
             text = f"{key} is in {row.id.queue} again, in its next round{f', due in {span(delay)}' if delay else ''}."
         case "drop":

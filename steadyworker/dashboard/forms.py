@@ -71,6 +71,9 @@ OF_A_JOB = {
     ),
     "drop": Button("Drop", "Drop {}", hint="Deletes the dead letter and the record of the job for good."),
 }
+ACTING = 2
+"""The number of actions at the same time; others wait."""
+
 OF_A_QUEUE = ("pause", "resume")
 OF_A_WORKER = ("quiet", "loud")
 STOP = "stop"

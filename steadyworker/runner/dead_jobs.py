@@ -46,15 +46,19 @@ class DeadJobs:
         """Return the row of the letter's job, or None if the ledger has no such row."""
         return self._ledger.read(self.id(letter))
 
-    def dead(self, keys: Sequence[str] | None) -> list[JobId]:
-        """Return the jobs that are dead in their last round, and whose messages the ledger has kept; with `keys`, only jobs of these keys."""
+    def dead(self, keys: Sequence[str] | None) -> dict[JobId, bytes]:
+        """
+        Return the jobs that are dead in their last round, and whose messages the ledger has kept; with `keys`, only jobs of these keys.
+
+        Each has the SHA-256 of its body, empty if the ledger does not know it.
+        """
         if keys is None:
             with suppress(LedgerUnavailable):  # a list of the letters is useful without these jobs, too
                 listed = self._ledger.jobs(JobFilter(self._namespace, self._queue, (State.DEAD,), kept=True))
-                return [row.id for row, _ in listed]
-            return []
-        last = (self._last(key) for key in keys)
-        return [id for id in last if id is not None and self.kept(id) is not None]
+                return {row.id: row.body_sha256 or b"" for row, _ in listed}
+            return {}
+        kept = ((id, self.kept(id)) for key in keys if (id := self._last(key)) is not None)
+        return {id: letter.digest for id, letter in kept if letter is not None}
 
     def parked(self) -> list[Row]:
         """Return the rows of jobs that become dead, while the broker has not confirmed their dead letters."""
@@ -76,16 +80,17 @@ class DeadJobs:
 
     def is_dead(self, row: Row, letter: DeadLetter) -> bool:
         """
-        Return whether the job of this row, which has this letter, is dead.
+        Return whether the job of this row is dead, and this letter is its letter.
 
+        A letter with another body than the job is another sender's message.
         If a worker process is killed or disconnected while the broker moves its message, the process cannot record the move.
-        The letter proves the move, unless it has another body than the job: then it is another sender's message.
+        The letter proves the move.
         This call records a proven move, unless the process still has the lease.
         """
+        if letter.conflicts_with(row):
+            return False  # the message of the row's job is elsewhere
         if row.state is not State.MOVING or row.target is not Moving.DEAD:
             return row.state is State.DEAD
-        if letter.body and hashlib.sha256(letter.body).digest() != row.body_sha256:
-            return False  # this job's message is still in the work queue
         if row.lease_over and (owned := self._ledger.take_over(row, f"dead-letters-{uuid.uuid4().hex}")) is not None:
             self._ledger.moved(owned.token)
         return True
@@ -132,7 +137,7 @@ class DeadJobs:
     def forget(self, letter: DeadLetter) -> None:
         """Delete the rows of a dropped job: the letter's round, and each dead round before it, because such a round can have a message, too."""
         row = self.row(letter)
-        if letter.is_conflict or row is None or not self.is_dead(row, letter):  # the row can be another job's
+        if row is None or not self.is_dead(row, letter):  # the row can be another job's
             return
         id = row.id
         while (row := self._ledger.read(id)) is not None:

@@ -47,6 +47,7 @@ class DeadLetter:
         ours: True if SteadyWorker made the message a dead letter.
             If False, the broker did so, and only `body` and `headers` are certain.
         size: The body's length in bytes, even if `body` itself is left out.
+        digest: The body's SHA-256, even if `body` itself is left out; empty if the body did not arrive whole.
         unshown: The reason why the content did not arrive, although the broker has it; such a letter is neither replayed nor dropped.
         copies: The number of letters of this job in the queue; 0 if the letter is gone, and the ledger has kept the job's message.
         first_failed_at, sent_at: Wall-clock times, for people.
@@ -72,6 +73,7 @@ class DeadLetter:
     ours: bool = True
     keyed: bool = True
     unshown: str = ""
+    digest: bytes = b""
 
     @property
     def gone(self) -> bool:
@@ -87,6 +89,11 @@ class DeadLetter:
     def is_conflict(self) -> bool:
         """True if the letter's key belongs to another job."""
         return self.reason == KEY_CONFLICT or self.reason.startswith(f"{KEY_CONFLICT}: expected ")
+
+    def conflicts_with(self, row: Row | None) -> bool:
+        """Return whether the letter's key belongs to another job: the job of this row, which has another body."""
+        known = None if row is None else row.body_sha256
+        return self.is_conflict or bool(known and self.digest and known != self.digest)
 
 
 class Copies(NamedTuple):
@@ -125,6 +132,7 @@ def kept_letter(row: Row, message: KeptMessage) -> DeadLetter:
         worker=row.worker,
         uid=row.uid,
         copies=0,
+        digest=row.body_sha256 or b"",
     )
 
 
@@ -189,6 +197,7 @@ def _letter(delivery: Delivery, queue: str, key_header: str | None) -> DeadLette
         ours=not headers.keys().isdisjoint(DEAD_HEADERS),
         keyed=bool(key),
         unshown=delivery.unshown or "",
+        digest=hashlib.sha256(delivery.body).digest() if delivery.size == len(delivery.body) else b"",
     )
 
 

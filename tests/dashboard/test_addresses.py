@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.ledger.job_id import JobId
 
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30)
 
 
 @given(names, names, names)

@@ -274,7 +274,7 @@ def test_the_adapter_is_that_of_the_worker_whom_the_command_names(tmp_path: Path
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "open_adapter_for", open_adapter)
-        opens = command._opens((f"{__name__}:Exports",), options)
+        opens = command._opens(command._named((f"{__name__}:Exports",), options), options)
         opens(QUEUE)
         opens("another")
     assert opened == [("exports.lost", False), ("another", False)]

@@ -12,10 +12,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -23,7 +24,7 @@ import pytest
 from starlette.routing import Route
 
 from steadyworker.actions.letters import LetterActions
-from steadyworker.backends.connections import Connections
+from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.backends.opening import open_ledger
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import checked_access
@@ -56,12 +57,20 @@ WHO = f"{who()} from this machine"
 class Site:
     """A page with actions, its ledger, and a reader who uses its forms."""
 
-    def __init__(self, options: Options, ledger: Ledger, *, user_header: str | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        ledger: Ledger,
+        *,
+        user_header: str | None = None,
+        named: Mapping[str, JobQueue] = MappingProxyType({}),
+    ) -> None:
         self.options = options
         self.ledger = ledger
         self.clock = FakeClock()
         peers = ["127.0.0.1"] if user_header else []
-        self.app = application(ledger, checked_access((), None, user_header, peers), clock=self.clock, acting=options)
+        access = checked_access((), None, user_header, peers)
+        self.app = application(ledger, access, clock=self.clock, acting=options, named=named)
         self.headers: dict[str, Any] = {}
 
     @property
@@ -144,7 +153,10 @@ def queues(options: Options) -> Queues:
 def test_a_running_job_is_cancelled_with_a_reason(site: Site, queues: Queues) -> None:
     queues.job("k-1")
     path = site.job_path("k-1")
-    assert site.do(path, "cancel", reason="wrong month") == "k-1 is running: it receives the cancellation within 2 s."
+    assert (
+        site.do(path, "cancel", reason="wrong month")
+        == "Cancel sent: k-1 was running, and a worker process receives a cancel within 2 s."
+    )
     assert site.row().cancel_reason == "wrong month"
     assert site.log() == [(WHO, "cancel", "exports", ("k-1",), "wrong month")]
     assert 'name="act"' not in site.get(path).text
@@ -162,7 +174,7 @@ def test_a_cancel_of_a_waiting_job_can_be_undone(site: Site, queues: Queues) -> 
 
 def test_a_job_that_waits_for_a_retry_runs_now(site: Site, queues: Queues) -> None:
     queues.job("k-1", wait_for_retry(3600.0))
-    assert site.do(site.job_path("k-1"), "retry") == "k-1 (retrying): its message is in exports again."
+    assert site.do(site.job_path("k-1"), "retry") == "k-1 (retrying) is due now: it runs with the next free slot."
     assert site.row().due_in == 0.0
     (delivery,) = queues.received("exports", 1)
     assert delivery.headers["sw-hop"] == "2"
@@ -710,7 +722,7 @@ def test_an_action_that_ends_early_shows_how_far_it_came(
     unknown = "Of these, k-2 may be replayed: a next attempt is safe."
     assert text == f"2 of 5 jobs replayed. Then: {cause}. 3 jobs are as before. {unknown}"
     ((_, what, _, _, detail),) = site.log()
-    assert (what, detail) == ("replay", f"2 of 5 jobs; {cause}")
+    assert (what, detail) == ("replay", f"2 of 5 jobs; result unknown: k-2; {cause}")
     rest = many(site, where, "replay", eventually)
     assert rest == "3 of 5 jobs replayed; 2 jobs had changed before."
     keys = [each.headers[KEY] for each in queues.received("exports", 5)]
@@ -742,7 +754,7 @@ def test_an_error_in_an_action_on_many_jobs_is_in_both_logs(
     error = "This is an error in SteadyWorker: the page's log has its traceback."
     assert text.startswith(f"2 of 4 jobs replayed. Then: {error} 2 jobs are as before. Of these, k-2 may be")
     ((_, what, _, _, detail),) = site.log()
-    assert (what, detail) == ("replay", f"2 of 4 jobs; {error}")
+    assert (what, detail) == ("replay", f"2 of 4 jobs; result unknown: k-2; {error}")
     assert "ZeroDivisionError: password=***" in caplog.text
     assert many(site, where, "replay", eventually) == "2 of 4 jobs replayed; 2 jobs had changed before."
 

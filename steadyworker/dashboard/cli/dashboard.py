@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
 import click
 
 from steadyworker.adapter import Adapter
-from steadyworker.backends.connections import job_queue
+from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.backends.opening import open_adapter_for, open_ledger
 from steadyworker.cli.completion import complete_target
 from steadyworker.cli.settings import client_settings
@@ -105,7 +105,7 @@ def command(
             "everyone who reaches this address could read every job."
         )
     root = f"/{root_path.strip('/')}".rstrip("/")
-    open_adapter = _opens(targets, options)
+    named = _named(targets, options)
     with serving.listen(host, port) as listener:
         ledger, clock = open_ledger(options), SystemClock()
         asks = targets or options.origins["broker"] != "default"
@@ -115,7 +115,8 @@ def command(
             options.namespace,
             clock,
             acting=options if allow_actions else None,
-            asker=asking.BrokerAsker(options, ledger, clock, open_adapter) if asks else None,
+            asker=asking.BrokerAsker(options, ledger, clock, _opens(named, options)) if asks else None,
+            named=named,
         )
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"The page is at http://{shown}:{listener.getsockname()[1]}{root}/ (Ctrl-C ends it).")
@@ -124,12 +125,14 @@ def command(
         serving.server(app, root).run(sockets=[listener])
 
 
-def _opens(targets: tuple[str, ...], options: Options) -> Callable[[str], Adapter]:
+def _named(targets: tuple[str, ...], options: Options) -> Mapping[str, JobQueue]:
+    """Return the queues of the targets, each by its name."""
+    return {queue.name: queue for queue in (job_queue(worker_or_queue(target), options) for target in targets)}
+
+
+def _opens(named: Mapping[str, JobQueue], options: Options) -> Callable[[str], Adapter]:
     """Return what opens the adapter of a queue: as its Worker if a target names it, otherwise by the queue's name."""
-    named = {
-        queue.name: queue.opened_as for queue in (job_queue(worker_or_queue(target), options) for target in targets)
-    }
-    return lambda queue: open_adapter_for(named.get(queue, queue), options, create=False)
+    return lambda queue: open_adapter_for(named[queue].opened_as if queue in named else queue, options, create=False)
 
 
 def _token(path: Path | None) -> str | None:
