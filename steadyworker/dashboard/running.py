@@ -67,7 +67,7 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     waiting = listing.waiting((asked.waiting - 1) * MOST_WAITING, MOST_WAITING)
     runs = ledger.facts.last_runs(tuple(job.row.id for job in running.jobs)) if running.jobs else {}
     began = {id: began_text(number, because) for id, (number, because) in runs.items()}
-    processes = of_namespace(ledger, workers(ledger), namespace)
+    processes = of_namespace(ledger, workers(ledger, now), namespace)
     names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
     queues = queues_now(ledger, names, recorded_depth(ledger))
     others, number = grouped_notices(processes if queue is None else (), queues, now)

@@ -66,23 +66,32 @@ def remedy_clause(job: ListedJob) -> str:
             return ""
 
 
+def death_clause(worker: WorkerNow) -> str:
+    """Return what became of a dead worker process that needs nothing."""
+    if worker.successor:
+        return f"died, and was replaced by {worker.successor}"
+    return f"died {span(worker.seen.seen_ago)} ago, as others of its host after it"
+
+
 def trouble_clauses(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
     """Return what a worker process needs, with the remedy."""
     report, silent = worker.seen.report, span(worker.seen.seen_ago)
     match trouble:
         case Trouble.GONE:
-            held = f"; another takes over its {count_text(worker.runs, 'job')}" if worker.runs else ""
-            if forsaken := ", ".join(name.rpartition("/")[2] for name in worker.forsaken):
-                held = f"; no other worker consumes {forsaken}"
+            held = ", and nothing started in its place"
+            if worker.forsaken:
+                held = f"; no other worker consumes {', '.join(worker.forsaken)}"
+            elif worker.runs:
+                held = f"; another takes over its {count_text(worker.runs, 'job')}"
             texts = [f"died {silent} ago{held}: read its log, and start it again"]
         case Trouble.CRASH_LOOP:
             dead = count_text(worker.deaths, "predecessor")
-            texts = [f"crash loop: {dead} died within an hour: read the log of the last one"]
+            texts = [f"crash loop: {dead} died within an hour: read the log of the last one, {worker.predecessor}"]
         case Trouble.SILENT:
             texts = [f"no renewal for {silent}: frozen, or cut off from the ledger"]
         case Trouble.DETACHED:
             queues = report.queues.items() if report is not None else ()
-            lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
+            lost = ", ".join(worker.queues.get(name, name) for name, queue in queues if not queue.connected)
             texts = [f"no connection to the broker of {lost}: its jobs go on; check broker and network"]
         case Trouble.STUCK:
             first, *others = worker.stuck

@@ -63,7 +63,7 @@ CALLS = {
     ],
     "failures": ["jobs", "jobs", "tracebacks"],
     "queues": ["bindings", "minutes", "depths", "owners", "pauses", "held", "link_events"],
-    "workers": ["owners", "held", "link_events"],
+    "workers": ["owners", "held", "bindings", "pauses", "link_events"],
     "warnings": ["owners", "bindings", "needing", "depths", "pauses", "held", "link_events", "link_events"],
     "actions": ["actions"],
     "job": [
@@ -90,7 +90,7 @@ def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
         "4 jobs run; 9 worker processes live; 40 messages are ready.",
         "dead failed in exports Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
         "gone host-4:4004 Died 15 s ago; another takes over its 1 job: read its log, and start it again.",
-        "crash loop host-3:4003 Crash loop: 2 predecessors died within an hour: read the log of the last one.",
+        "crash loop host-3:4003 Crash loop: 2 predecessors died within an hour: read the log of the last one, host-3:300.",
         "crashing crashing in exports 2 crashes since its last checkpoint, the last: killed by SIGSEGV. steadyworker cancel exports crashing ends it.",
         "stuck stuck in exports No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it.",
         "detached host-2:4002 No connection to the broker of exports, refunds: its jobs go on; check broker and network.",

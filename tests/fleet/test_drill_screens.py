@@ -138,7 +138,7 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
             r"host-4 +\d+ +reports +0/1 +gone +– .* died \d+ s ago; another takes over its 1 job: "
             "read its log, and start it again",
             r"host-3 +\d+ +imports +1/1 +running +up .* crash loop: 2 predecessors died within an hour: "
-            "read the log of the last one",
+            r"read the log of the last one, host-3:\d+",
             r"host-2 +\d+ +invoices +1/1 +running +lost .* no connection to the broker of invoices: its jobs go on; "
             r"check broker and network; invoices: broker: .*Connection refused.*",
             r"host-1 +\d+ +exports +1/1 +running +up .* no progress of stuck for half an hour: "
