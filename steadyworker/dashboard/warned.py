@@ -18,7 +18,6 @@ from steadyworker.backends.waiting import queues_now
 from steadyworker.clock import Times
 from steadyworker.dashboard.notices import Notice, job_notice, queue_notices
 from steadyworker.dashboard.pictures import DAY
-from steadyworker.dashboard.queues import recorded_depth
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import Ledger, Need, OwnerSeen
 from steadyworker.ledger.facts import LinkEvent, ReportedFinding
@@ -84,7 +83,7 @@ def warnings_page(once: ReadOnce, now: float, namespace: str | None) -> Warnings
     pairs = [pair for pair in ledger.bindings() if namespace in (None, pair[0])]
     needing = Listing(ledger, Wanted(namespace), now).needing(0, MOST_OVERDUE + 1).jobs  # the most urgent first
     overdue = list(takewhile(lambda job: job.need in (Need.STRANDED, Need.OVERDUE), needing))
-    queues = queues_now(ledger, pairs, recorded_depth(ledger))
+    queues = queues_now(ledger, pairs)
     shown = overdue[:MOST_OVERDUE_SHOWN]
     notices = [
         *_alarms(ledger, living, now),

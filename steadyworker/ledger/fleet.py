@@ -68,7 +68,7 @@ class WorkerNow(Struct, frozen=True):
 
     seen: OwnerSeen
     liveness: Liveness
-    queues: Mapping[str, str]
+    queues: Mapping[str, str] = {}
     troubles: tuple[Trouble, ...] = ()
     runs: int = 0
     stuck: tuple[str, ...] = ()
