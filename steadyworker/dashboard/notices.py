@@ -63,6 +63,10 @@ def need_text(job: ListedJob, now: float) -> str:
     match job.need:
         case Need.STRANDED | Need.OVERDUE if job.orphan is not None:
             text = f"Its message did not come for {span(job.orphan.unseen_for)}: {advice(job.orphan)}."
+        case Need.STRANDED | Need.OVERDUE if job.unsure:
+            text = (
+                "Its message did not come. So many jobs of its queue are late that the page cannot name its hindrance."
+            )
         case Need.STRANDED | Need.OVERDUE if row.owner is not None:
             text = f"Its lease ended {span(row.late_by)} ago, and no worker process has taken it over: check the workers of this queue."
         case Need.STRANDED | Need.OVERDUE:

@@ -43,6 +43,9 @@ CRASHES = 2
 STUCK_AFTER = 1800.0
 """Seconds without progress after which a run that reports progress counts as stuck."""
 
+MOST_LATE = 10_000
+"""The largest numbers of stranded and of other late jobs of one queue whose hindrance a listing knows."""
+
 SILENT_RENEWALS = 2
 """The number of missed renewals from which a worker process counts as silent."""
 
@@ -104,6 +107,7 @@ class ListedJob(Struct, frozen=True):
     A job of a listing: its row, its last progress, its `Orphan` if its message is late, its worker process, and its need.
 
     `pause` is the pause of the job's queue if the job waits for its end, otherwise None.
+    `unsure` is true if the job is late, and its queue has too many late jobs to know its hindrance.
     """
 
     row: Row
@@ -112,6 +116,7 @@ class ListedJob(Struct, frozen=True):
     owner: OwnerNow | None = None
     need: Need | None = None
     pause: Pause | None = None
+    unsure: bool = False
 
 
 class ListedPart(Struct, frozen=True):
@@ -194,16 +199,18 @@ class Listing:
             if wanted.namespace in (None, namespace) and wanted.queue in (None, queue)
         ]
         self._orphans: dict[tuple[str, str], Mapping[JobId, Orphan]] = {}
+        self._too_many: set[tuple[str, str]] = set()
 
     def _orphans_of(self, namespace: str, queue: str) -> Mapping[JobId, Orphan]:
         """Return the jobs of a queue whose message is late; the ledger is asked once."""
         if (namespace, queue) not in self._orphans:
-            found = [
-                orphan
-                for stranded in (True, False)
-                for orphan in lost(self._ledger, namespace, queue, stranded=stranded)
-            ]
-            self._orphans[namespace, queue] = {orphan.row.id: orphan for orphan in found}
+            found: dict[JobId, Orphan] = {}
+            for stranded in (True, False):
+                part = lost(self._ledger, namespace, queue, stranded=stranded, most=MOST_LATE)
+                found |= {orphan.row.id: orphan for orphan in part}
+                if len(part) == MOST_LATE:
+                    self._too_many.add((namespace, queue))
+            self._orphans[namespace, queue] = found
         return self._orphans[namespace, queue]
 
     def _orphan(self, row: Row) -> Orphan | None:
@@ -322,7 +329,13 @@ class Listing:
                 need = Need.STUCK
         goes_on = owner is not None and owner.liveness is not Liveness.GONE
         ended = row.state in (State.DONE, State.DEAD)
-        return ListedJob(row, progress, self._orphan(row), owner, need, None if goes_on or ended else pause)
+        orphan = self._orphan(row)
+        unsure = (
+            orphan is None
+            and need in (Need.STRANDED, Need.OVERDUE)
+            and (row.id.namespace, row.id.queue) in self._too_many
+        )
+        return ListedJob(row, progress, orphan, owner, need, None if goes_on or ended else pause, unsure)
 
     def _need(self, row: Row) -> Need | None:
         """Return the need of a row that is the last round of its key."""

@@ -60,7 +60,7 @@ def remedy_clause(job: ListedJob) -> str:
             return f"`steadyworker dead replay {named}` runs it again"
         case Need.CRASHING | Need.STUCK:
             return f"`steadyworker cancel {named}` ends it"
-        case Need.OVERDUE if job.orphan is None and job.owner is None and job.pause is None:
+        case Need.OVERDUE if not job.unsure and job.orphan is None and job.owner is None and job.pause is None:
             return f"`steadyworker retry {named}` starts it"
         case _:
             return ""
