@@ -89,6 +89,7 @@ class OwnerNow(Struct, frozen=True):
             or will consume it after its pause; otherwise 0.
         host, pid: Where it runs; empty and 0 if it does not report this.
         time_limit: The time limit of a run of this queue, in seconds; None without a limit, or if it does not report this.
+        full: The number of the slots of those others, if all of these slots are busy; otherwise 0.
         connected: False if it reports no connection to the broker of this queue; a run goes on without a connection.
     """
 
@@ -100,6 +101,7 @@ class OwnerNow(Struct, frozen=True):
     pid: int = 0
     time_limit: float | None = None
     connected: bool = True
+    full: int = 0
 
 
 class ListedJob(Struct, frozen=True):
@@ -346,7 +348,7 @@ class Listing:
             return Need.OVERDUE
         if row.job_state is JobState.DEAD:
             return Need.DEAD if row.ended_at is None or row.ended_at >= self._now - DAY else None
-        ended = row.state in (State.DONE, State.DEAD)
+        ended = row.state in (State.DONE, State.DEAD) or row.job_state is JobState.CANCELLED
         return Need.CRASHING if not ended and row.counters.crashes + row.counters.losses >= CRASHES else None
 
 
@@ -369,21 +371,34 @@ def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times, *, paused
         lives = Liveness.GONE
     elif silent is not None and silent > SILENT_RENEWALS * times.renew:
         lives = Liveness.SILENT
-    heirs = 0
+    heirs: list[OwnerSeen] = []
     if (
         lives is Liveness.GONE
-    ):  # only then is the count worth its time: there can be thousands of jobs and hundreds of processes
-        heirs = sum(
-            name in (attended(each.queues) if paused else each.queues) and liveness(each, times) is not Liveness.GONE
+    ):  # only then is the list worth its time: there can be thousands of jobs and hundreds of processes
+        heirs = [
+            each
             for each in owners.values()
             if each.owner != row.owner
-        )
+            and name in (attended(each.queues) if paused else each.queues)
+            and liveness(each, times) is not Liveness.GONE
+        ]
+    found = OwnerNow(
+        lives, silent, free_within, len(heirs), seen.host if seen is not None else "", full=_full(heirs, name)
+    )
     report = seen.report if seen is not None else None
-    if seen is None or report is None:
-        return OwnerNow(lives, silent, free_within, heirs, seen.host if seen is not None else "")
+    if report is None:
+        return found
     queue = report.queues.get(name, QueueReport(connected=True))
     connected = queue.connected or report.starting
-    return OwnerNow(lives, silent, free_within, heirs, seen.host, report.pid, queue.time_limit, connected)
+    return replace(found, pid=report.pid, time_limit=queue.time_limit, connected=connected)
+
+
+def _full(owners: Sequence[OwnerSeen], name: str) -> int:
+    """Return the number of the slots of this queue, if these worker processes report that all of them are busy; otherwise 0."""
+    reports = [each.report.queues.get(name) if each.report is not None else None for each in owners]
+    if any(report is None or report.busy < report.slots for report in reports):
+        return 0
+    return sum(report.slots for report in reports if report is not None)
 
 
 def liveness(owner: OwnerSeen, times: Times) -> Liveness:

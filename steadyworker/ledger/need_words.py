@@ -48,8 +48,17 @@ def owner_clause(owner: OwnerNow, *, paused: bool) -> str:
         case Liveness.GONE if paused:
             return "its worker is gone"
         case Liveness.GONE:
-            when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
-            return f"taken over by another worker {when}"
+            return _takeover_clause(owner)
+
+
+def _takeover_clause(owner: OwnerNow) -> str:
+    """Return when another worker process takes over; it needs a free slot."""
+    if owner.full:
+        busy = "the only slot is busy" if owner.full == 1 else f"all {owner.full:,} slots are busy"
+        free = f"free to be taken over in {span(owner.free_within)}, then" if owner.free_within else "taken over"
+        return f"{free} with the next free slot; {busy}"
+    when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
+    return f"taken over by another worker {when}"
 
 
 def remedy_clause(job: ListedJob) -> str:

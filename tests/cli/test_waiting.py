@@ -18,11 +18,11 @@ from steadyworker.testing.memory_ledger import MemoryLedger
 class Queue:
     """A queue with worker processes, whose depth is recorded."""
 
-    def __init__(self, **depth: int) -> None:
+    def __init__(self, ready: int, consumers: int | None = None) -> None:
         self.clock = FakeClock()
         self.ledger = MemoryLedger(self.clock, Times())
         self.ledger.bind("shop", "exports", "shop")
-        self.ledger.facts.record_depth("shop", "exports", Depth(**depth))
+        self.ledger.facts.record_depth("shop", "exports", Depth(ready=ready, consumers=consumers))
 
     def now(self) -> QueueNow:
         (found,) = queues_now(self.ledger, [("shop", "exports")], clock=self.clock)

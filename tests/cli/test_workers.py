@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from steadyworker.cli.job_lines import why as job_why
 from steadyworker.cli.workers import cells
 from steadyworker.clock import Times
@@ -144,6 +148,25 @@ def test_a_queue_with_slashes_has_its_whole_name() -> None:
     dead.add("worker-0")
     (worker,) = workers(ledger, clock.wall())
     assert "no other worker consumes eu/exports: " in cells(worker, clock.wall())[-1]
+
+
+@pytest.mark.parametrize(
+    ("busy", "seconds", "expected"),
+    [
+        ((1, 1), 62.0, "free to be taken over in 28 s, then with the next free slot; all 3 slots are busy"),
+        ((1, 1), 91.0, "taken over with the next free slot; all 3 slots are busy"),
+        ((1, 0), 62.0, "taken over by another worker within 28 s"),
+        ((1,), 62.0, "free to be taken over in 28 s, then with the next free slot; the only slot is busy"),
+    ],
+)
+def test_a_takeover_needs_a_free_slot(busy: Sequence[int], seconds: float, expected: str) -> None:
+    ledger, clock = holding("worker-1", {"worker-1"}, FIRST)
+    clock.advance(seconds)
+    for number, each in enumerate(busy, 1):
+        queue = QueueReport(number, each * number, connected=True)
+        ledger.register(f"heir-{number}", "host-2", [EXPORTS], OwnerReport(number, queues={EXPORTS: queue}))
+    (job,) = Listing(ledger, Wanted(), clock.wall()).jobs()
+    assert job_why(job, clock.wall()) == expected
 
 
 def fleet_of(dead: set[str]) -> tuple[MemoryLedger, FakeClock]:

@@ -123,7 +123,8 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
             r"`steadyworker dead replay exports failed` runs it again",
             r"exports +well +running +0 +\d+% \d[\d,]*/400 pages .* host-0.*",
             r"invoices +detached +running .* host-2 +its worker has no connection to the broker; it goes on",
-            r"reports +lost +gone .* host-4 +taken over by another worker within 1 min \d\d s",
+            r"reports +lost +gone .* host-4 +free to be taken over in 1 min \d\d s, "
+            r"then with the next free slot; the only slot is busy",
             r"exports +cancelled +cancelled .* cancelled: wrong month",
         )
         assert_lines(

@@ -482,10 +482,12 @@ _IS_STRANDED = f"""
         WHERE pause.namespace = steadyworker_jobs.namespace AND pause.queue = steadyworker_jobs.queue
     )
 """
+_DIES = "(state = 'moving' AND target = 'dead')"
+_IS_NO_CANCEL = "(reason IS DISTINCT FROM 'cancelled: ' || cancel_reason)"
 _NEED = f"""CASE
     WHEN {_IS_STRANDED} THEN 0
     WHEN {_DUE} < {after("- %(overdue)s::float8")} THEN 1
-    WHEN crashes + losses >= %(lost)s::bigint THEN CASE WHEN state = 'moving' AND target = 'dead' THEN 5 ELSE 2 END
+    WHEN crashes + losses >= %(lost)s::bigint AND (NOT {_DIES} OR {_IS_NO_CANCEL}) THEN CASE WHEN {_DIES} THEN 5 ELSE 2 END
     WHEN state = 'running' AND ({NOW} > lease_until + make_interval(secs => %(margin)s) OR owner = ANY(%(dead_owners)s::text[]))
         AND owner || chr(10) || namespace || chr(10) || queue = ANY(%(alone)s::text[]) THEN 3
     WHEN {_IS_STALLED} THEN 4
@@ -499,7 +501,7 @@ _NEEDING = f"""
         ) AS steadyworker_jobs WHERE need IN (3, 4) OR (need IS NOT NULL AND {LAST_OF_ITS_KEY})
         UNION ALL SELECT number, 5 FROM steadyworker_jobs
         WHERE state = 'dead' AND ended_at >= {after("- %(dead)s::float8")} AND {_OF_QUEUE}
-            AND reason IS DISTINCT FROM 'cancelled: ' || cancel_reason AND {LAST_OF_ITS_KEY}
+            AND {_IS_NO_CANCEL} AND {LAST_OF_ITS_KEY}
     ) AS needy ORDER BY need, number DESC LIMIT %(rows)s OFFSET %(offset)s
 """
 _RUNNING = f"""
