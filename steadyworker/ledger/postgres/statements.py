@@ -470,11 +470,15 @@ HELD = f"""
         array_agg(key) FILTER (WHERE {_IS_STALLED})
     FROM steadyworker_jobs WHERE owner IS NOT NULL GROUP BY owner, namespace, queue
 """
+# A part of the incarnation that the server hides now, or hid at the time of the record, is NULL, and counts as equal.
+# `{now}` stands for the present incarnation (`trust.incarnation`).
+PART: LiteralString = "unnest(incarnation, {now}) WITH ORDINALITY AS part (known, got, place)"
+SAME: LiteralString = f"NOT EXISTS (SELECT FROM {PART} WHERE known <> got)"
 # A job that a worker process starts by itself, later, needs no person, and neither does a job of a paused queue.
 _IS_STRANDED = f"""
     state = 'interrupted' AND fence > 0 AND wake_at < {after("- %(overdue)s::float8")} AND (
         fence < coalesce((
-            SELECT trusted_from FROM steadyworker_attended WHERE name = namespace || '/' || queue
+            SELECT trusted_from FROM steadyworker_attended, steadyworker_meta WHERE name = namespace || '/' || queue AND {SAME}
         ), 9223372036854775807)
         OR NOT EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number)
     ) AND NOT EXISTS (
