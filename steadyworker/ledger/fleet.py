@@ -155,7 +155,7 @@ class _Fate(Struct):
 
 
 def _fates(seen: Sequence[OwnerSeen], lives: Mapping[str, Liveness], now: float) -> Mapping[str, _Fate]:
-    """Return the fate of each owner: who followed whom, and of each host and its queues, the last dead one that nobody followed."""
+    """Return the fate of each owner: who followed whom, and of each host and its queues, the last dead one without a successor."""
     fates = {each.owner: _Fate() for each in seen}
     alike: dict[tuple[str, tuple[str, ...]], list[OwnerSeen]] = {}
     newest: dict[tuple[str, str], tuple[float, str]] = {}
@@ -189,7 +189,7 @@ def _fates(seen: Sequence[OwnerSeen], lives: Mapping[str, Liveness], now: float)
 
 def _follow(alike: Sequence[OwnerSeen], dead: Sequence[OwnerSeen], fates: Mapping[str, _Fate], now: float) -> None:
     """
-    Give each process, in the order of their starts, the last dead one that had died before its start, and that nobody followed.
+    Give each process, in the order of their starts, the last dead one without a successor that had died before its start.
 
     `dead` are the dead ones of `alike`, in the order of their last signs of life.
     A sibling that died while a process ran is no predecessor of this process.

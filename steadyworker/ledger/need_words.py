@@ -79,7 +79,7 @@ def death_clause(worker: WorkerNow) -> str:
     """Return what became of a dead worker process that needs nothing."""
     if worker.successor:
         return f"died, and was replaced by {worker.successor}"
-    return f"died {span(worker.seen.seen_ago)} ago, as others of its host after it"
+    return f"died {span(worker.seen.seen_ago)} ago, and nothing started in its place"
 
 
 def trouble_clauses(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
