@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steadyworker.clock import SystemClock
-from steadyworker.text.redaction import _SECRET_NAME, is_secret_name, may_hold_secret, redact, without_secrets
+from steadyworker.text.redaction import _SECRET_NAME, REDACTED, is_secret_name, may_hold_secret, redact, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -262,3 +262,21 @@ def test_what_cannot_hold_a_secret_needs_no_second_look(text: str) -> None:
 def test_json_data_has_no_secret_that_its_text_has_not(data: Any, expected: Any) -> None:
     assert without_secrets(data) == expected
     assert without_secrets(expected) == expected
+
+
+def test_a_named_value_is_a_secret_by_its_name() -> None:
+    """Headers and properties are often a list of such objects."""
+    headers = [
+        {"name": "Authorization", "value": "Basic abc"},
+        {"key": "password", "value": ["hunter2"]},
+        {"name": "size", "value": 3},
+        {"name": 7, "value": "x"},
+    ]
+    assert without_secrets({"headers": headers}) == {
+        "headers": [
+            {"name": "Authorization", "value": REDACTED},
+            {"key": "password", "value": REDACTED},
+            {"name": "size", "value": 3},
+            {"name": 7, "value": "x"},
+        ]
+    }

@@ -18,6 +18,8 @@ RECENT = 30.0
 """Seconds for which a depth that a worker process has recorded counts as the present depth."""
 
 
+_UNMEASURED = "no worker process of this ledger has measured it within a day"
+
 ENDED_WITHIN = 60.0
 """
 Seconds before the measurement of a depth from which the end of a worker process explains a consumer in this depth.
@@ -37,6 +39,8 @@ class QueueNow(Struct, frozen=True):
         workers: The number of living worker processes that consume it, quiet and paused ones included.
         unexplained: The number of consumers at the broker that no worker process of this ledger explains; None if unknown.
         pause: Its pause, or None.
+        receiving: The number of those worker processes that are not quiet.
+        age: Seconds since the measurement of the broker's numbers.
     """
 
     namespace: str
@@ -46,12 +50,19 @@ class QueueNow(Struct, frozen=True):
     workers: int = 0
     unexplained: int | None = None
     pause: Pause | None = None
+    receiving: int = 0
+    age: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """True if messages are ready, and no worker process receives them now, or after a pause."""
+        return bool(self.depth.ready) and not self.receiving and self.pause is None
 
 
 def queues_now(
     ledger: Ledger,
     queues: Sequence[tuple[str, str]],
-    measure: Callable[[str, str], Depth],
+    measure: Callable[[str, str], Depth] | None = None,
     times: Times | None = None,
     *,
     clock: Clock | None = None,
@@ -60,6 +71,7 @@ def queues_now(
     Return what waits in these queues, which are pairs of namespace and name.
 
     `measure` asks the broker for the depth of a queue; it is called if the ledger has no recent depth.
+    Without `measure`, the depth is the last one that the ledger has, however old.
     """
     times, now = times or Times(), (clock or SystemClock()).wall()
     recorded = {(each.namespace, each.queue): each for each in ledger.facts.depths()}
@@ -68,25 +80,28 @@ def queues_now(
     for held in ledger.held(STUCK_AFTER):
         running[held.namespace, held.queue] += held.jobs
     owners = ledger.owners()
-    consumed = Counter(
-        name for each in owners if liveness(each, times) is not Liveness.GONE for name in attended(each.queues)
-    )
+    living = [each for each in owners if liveness(each, times) is not Liveness.GONE]
+    consumed = Counter(name for each in living for name in attended(each.queues))
+    receiving = Counter(name for each in living for name in set(each.queues))
     found = []
     for namespace, queue in queues:
         record = recorded.get((namespace, queue))
-        recent = record if record is not None and record.age <= RECENT else None
-        depth = measure(namespace, queue) if recent is None else recent.depth
-        at_broker = MeasuredDepth(namespace, queue, depth, 0.0) if recent is None else recent
+        if measure is not None and (record is None or record.age > RECENT):
+            record = MeasuredDepth(namespace, queue, measure(namespace, queue), 0.0)
+        elif record is None:
+            record = MeasuredDepth(namespace, queue, Depth.unknown(_UNMEASURED), 0.0)
         name = registered_name(namespace, queue)
         found.append(
             QueueNow(
                 namespace,
                 queue,
-                depth,
+                record.depth,
                 running[namespace, queue],
                 consumed[name],
-                unexplained_now(ledger, at_broker, owners, now, times),
+                unexplained_now(ledger, record, owners, now, times),
                 pauses.get((namespace, queue)),
+                receiving[name],
+                record.age,
             )
         )
     return found
@@ -98,9 +113,13 @@ def unexplained_now(
     """
     Return how many consumers in a measured depth are those of no worker process of this ledger; None if unknown.
 
+    It is unknown for a depth that is not recent, because the worker processes of that time are unknown.
+
     A worker process that ended since the measurement, or up to `ENDED_WITHIN` before it, explains its consumers, too.
     `owners` are the registered worker processes, and `now` is the wall clock.
     """
+    if measured.age > RECENT:
+        return None
     name = registered_name(measured.namespace, measured.queue)
     living = [each for each in owners if liveness(each, times) is not Liveness.GONE]
     found = unexplained_consumers(measured.depth, name, living)

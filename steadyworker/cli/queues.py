@@ -252,13 +252,12 @@ def _number(depth: Depth, name: str, shown: Callable[[float], str] = amount) -> 
 def why(queue: QueueNow, now: float) -> str:
     """Return the text of the column WHY: what the queue needs with the remedy, and why a number is unknown."""
     depth, name = queue.depth, shlex.quote(queue.queue)
-    waits = bool(depth.ready) and not queue.workers and queue.pause is None
     unknown: dict[str, list[str]] = {}
     for number, reason in depth.why.items():
         unknown.setdefault(reason, []).append(number.replace("_", " "))
     parts = [
         *(pause_parts(queue.pause, now) if queue.pause else ()),
-        f"no worker consumes it: {START_ONE}" if waits else "",
+        f"no worker consumes it: {START_ONE}" if queue.waits else "",
         f"{count_text(queue.unexplained, 'consumer')} that no worker of this ledger explains"
         if queue.unexplained
         else "",

@@ -20,7 +20,7 @@ from steadyworker.config.resolve import Options
 from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.fleet import WorkerNow, of_namespace, workers
 from steadyworker.ledger.listing import Liveness
-from steadyworker.ledger.need_words import foreign_clause, trouble_clauses
+from steadyworker.ledger.need_words import death_clause, foreign_clause, trouble_clauses
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
 
@@ -75,7 +75,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
     with open_ledger(options) as ledger:
 
         def found() -> Sequence[WorkerNow]:
-            listed = workers(ledger, every=every)
+            listed = workers(ledger, SystemClock().wall(), every=every)
             return of_namespace(ledger, listed, options.namespace)
 
         if watch and console.is_terminal:
@@ -153,7 +153,7 @@ def cells(worker: WorkerNow, now: float) -> list[str]:
     return [
         seen.host,
         str(report.pid) if report is not None else "?",
-        ", ".join(name.rpartition("/")[2] for name in worker.names),
+        ", ".join(worker.queues.values()),
         f"{busy if lives else 0}/{slots}",
         _stage(worker),
         links if lives else "–",
@@ -179,9 +179,9 @@ def why(worker: WorkerNow) -> str:
     report = worker.seen.report
     texts = [text for trouble in worker.troubles for text in trouble_clauses(worker, trouble)]
     if worker.liveness is Liveness.GONE and not worker.troubles:
-        texts.append("died, and was replaced")
+        texts.append(death_clause(worker))
     queues = report.queues.items() if report is not None and worker.liveness is not Liveness.GONE else ()
-    if paused := ", ".join(name.rpartition("/")[2] for name, queue in queues if queue.paused):
+    if paused := ", ".join(worker.queues.get(name, name) for name, queue in queues if queue.paused):
         texts.append(f"paused: {paused}")
     return redact("; ".join(dict.fromkeys(texts)))
 

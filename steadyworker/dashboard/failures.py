@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
 
 from msgspec import Struct
 
@@ -25,6 +24,9 @@ from steadyworker.units import count_text
 
 MOST_READ = 1000
 """The largest numbers of dead jobs and of waiting jobs that the page reads, newest first; the page shows that there are more."""
+
+MOST_SEARCHED = 10_000
+"""The largest numbers of rows in which the page seeks those jobs: a row can be that of a cancelled job, or of another time."""
 
 MOST_GROUPS, MOST_KEYS = 60, 3
 """The numbers of groups in a part of the list, and of jobs that a group names."""
@@ -129,11 +131,15 @@ def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence
             since=which.since,
             grep=which.grep,
         )
-        found = [row for row, _ in islice(ledger.jobs(query), MOST_READ + 1)]
-        more = more or len(found) > MOST_READ
-        rows += [
-            row for row in found[:MOST_READ] if row.job_state is wanted and (before is None or failed_at(row) < before)
-        ]
+        found = 0
+        for number, (row, _) in enumerate(ledger.jobs(query)):
+            if number == MOST_SEARCHED or found == MOST_READ:
+                more = True
+                break
+            # A cancelled job is no failure, and a job that failed after the wanted time does not count either.
+            if row.job_state is wanted and (before is None or failed_at(row) < before):
+                rows.append(row)
+                found += 1
     ends = ledger.facts.tracebacks(tuple(row.id for row in rows)) if rows else {}
     parts: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
@@ -200,7 +206,7 @@ def bounds(when: str, now: float) -> tuple[float | None, float | None]:
 
 def _headline(dead: int, retrying: int, groups: int, *, more: bool) -> str:
     if not groups:
-        return "No job has failed"
+        return "No failure among the newest jobs, but the ledger has more jobs" if more else "No job has failed"
     parts = [
         count_text(dead, "dead job") if dead else "",
         f"{count_text(retrying, 'job')} to retry" if retrying else "",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from steadyworker.backends.waiting import QueueNow
+from steadyworker.backends.waiting import RECENT, QueueNow
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.job_line import why_text
 from steadyworker.ledger.fleet import Trouble, WorkerNow
@@ -63,6 +63,10 @@ def need_text(job: ListedJob, now: float) -> str:
     match job.need:
         case Need.STRANDED | Need.OVERDUE if job.orphan is not None:
             text = f"Its message did not come for {span(job.orphan.unseen_for)}: {advice(job.orphan)}."
+        case Need.STRANDED | Need.OVERDUE if job.unsure:
+            text = (
+                "Its message did not come. So many jobs of its queue are late that the page cannot name its hindrance."
+            )
         case Need.STRANDED | Need.OVERDUE if row.owner is not None:
             text = f"Its lease ended {span(row.late_by)} ago, and no worker process has taken it over: check the workers of this queue."
         case Need.STRANDED | Need.OVERDUE:
@@ -117,9 +121,10 @@ def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:
     """Yield a notice for each queue that waits for a worker process, and for each with consumers of unknown origin."""
     for queue in queues:
         name = queue.queue
-        if queue.depth.ready and not queue.workers and queue.pause is None:
-            waiting = count_text(queue.depth.ready, "message")
-            text = f"{waiting} ready, and no worker process consumes it: {START_ONE}."
+        if queue.waits:
+            waiting = count_text(queue.depth.ready or 0, "message")
+            ago = f" {span(queue.age)} ago" if queue.age > RECENT else ""
+            text = f"{waiting} ready{ago}, and no worker process consumes it: {START_ONE}."
             yield Notice("error", "no worker", name, "", "/queues", text)
         if queue.unexplained and not queue.workers:
             text = sentence(foreign_clause(queue.unexplained))

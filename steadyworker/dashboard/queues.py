@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -12,8 +12,6 @@ from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
 from steadyworker.dashboard.notices import Notice, queue_notices
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.depth import Depth
-from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import Minute, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Liveness, liveness
@@ -25,7 +23,6 @@ HOUR = 3600.0
 MOST_QUEUES = 50
 """The number of queues in a part of the list, so that a page has less than 100 kB; with more, those that need a person, and paused ones, come first."""
 
-_UNMEASURED = "no worker process of this ledger has measured it within a day"
 _NUMBERS = ("ready", "oldest_age", "delayed", "unacked", "dead", "consumers")
 
 
@@ -83,15 +80,9 @@ def queue_lines(once: ReadOnce, now: float, namespace: str | None) -> list[Queue
                 reports.setdefault(name, []).append(report)
     return [
         _line(each, ages.get(pair), reports.get(registered_name(*pair), []), minutes.get(pair, []))
-        for each in queues_now(ledger, names, recorded_depth(ledger))
+        for each in queues_now(ledger, names)
         for pair in [(each.namespace, each.queue)]
     ]
-
-
-def recorded_depth(ledger: Ledger) -> Callable[[str, str], Depth]:
-    """Return a function that returns the last depth that a worker process recorded, however old; the page asks no broker."""
-    recorded = {(each.namespace, each.queue): each.depth for each in ledger.facts.depths()}
-    return lambda namespace, queue: recorded.get((namespace, queue), Depth.unknown(_UNMEASURED))
 
 
 def _line(queue: QueueNow, age: float | None, reports: Sequence[QueueReport], minutes: Sequence[Minute]) -> QueueLine:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
-from steadyworker.backends.waiting import queues_now
+from steadyworker.backends.waiting import RECENT, QueueNow, queues_now
 from steadyworker.dashboard.grouped import grouped_notices
 from steadyworker.dashboard.job_line import JobLine, began_text, job_line
 from steadyworker.dashboard.notices import Notice, job_notice
 from steadyworker.dashboard.paging import ListPart
-from steadyworker.dashboard.queues import recorded_depth
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.fleet import of_namespace, workers
 from steadyworker.ledger.listing import Listing, Liveness, Wanted
-from steadyworker.units import count_text
+from steadyworker.units import count_text, span
 
 MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 40, 20
 """The numbers of jobs in a part of each list, so that a page has less than 100 kB."""
@@ -67,14 +68,14 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     waiting = listing.waiting((asked.waiting - 1) * MOST_WAITING, MOST_WAITING)
     runs = ledger.facts.last_runs(tuple(job.row.id for job in running.jobs)) if running.jobs else {}
     began = {id: began_text(number, because) for id, (number, because) in runs.items()}
-    processes = of_namespace(ledger, workers(ledger), namespace)
+    processes = of_namespace(ledger, workers(ledger, now), namespace)
     names = [pair for pair in ledger.bindings() if namespace in (None, pair[0]) and queue in (None, pair[1])]
-    queues = queues_now(ledger, names, recorded_depth(ledger))
+    queues = queues_now(ledger, names)
     others, number = grouped_notices(processes if queue is None else (), queues, now)
     living = sum(process.liveness is not Liveness.GONE for process in processes)
     return RunningPage(
         headline(needs.number + number),
-        _summary(running.number, living, sum(each.depth.ready or 0 for each in queues)),
+        _summary(running.number, living, [each for each in queues if each.depth.ready]),
         namespace or "",
         queue or "",
         needs.number + number,
@@ -90,11 +91,15 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     )
 
 
-def _summary(running: int, living: int, ready: int) -> str:
+def _summary(running: int, living: int, waiting: Sequence[QueueNow]) -> str:
+    ready = sum(each.depth.ready or 0 for each in waiting)
+    age = max((each.age for each in waiting), default=0.0)
+    are = ("is" if ready == 1 else "are") if age <= RECENT else ("was" if ready == 1 else "were")
+    ago = f" {span(age)} ago" if age > RECENT else ""
     parts = [
         f"{count_text(running, 'job')} {'runs' if running == 1 else 'run'}",
         f"{count_text(living, 'worker process', 'worker processes')} {'lives' if living == 1 else 'live'}",
-        *([f"{count_text(ready, 'message')} {'is' if ready == 1 else 'are'} ready"] if ready else []),
+        *([f"{count_text(ready, 'message')} {are} ready{ago}"] if ready else []),
     ]
     return f"{'; '.join(parts)}."
 

@@ -8,7 +8,7 @@ Each warning has a remedy and its entry in the catalogue.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from msgspec import Struct
@@ -18,10 +18,10 @@ from steadyworker.backends.waiting import queues_now
 from steadyworker.clock import Times
 from steadyworker.dashboard.notices import Notice, job_notice, queue_notices
 from steadyworker.dashboard.pictures import DAY
-from steadyworker.dashboard.queues import recorded_depth
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import Ledger, Need, OwnerSeen
 from steadyworker.ledger.facts import LinkEvent, ReportedFinding
+from steadyworker.ledger.fleet import bound_names, queue_of
 from steadyworker.ledger.lease import attended
 from steadyworker.ledger.listing import Listing, Liveness, Wanted, liveness
 from steadyworker.ledger.need_words import sentence
@@ -74,24 +74,25 @@ class WarningsPage(Struct, frozen=True):
 def warnings_page(once: ReadOnce, now: float, namespace: str | None) -> WarningsPage:
     """Return the content of the page of the warnings; the page has no code of the application, so it checks nothing itself."""
     ledger = once.as_ledger
+    bound = bound_names(ledger)
     living = [
         owner
         for owner in ledger.owners()
         if liveness(owner, Times()) is not Liveness.GONE
-        and (namespace is None or any(name.startswith(f"{namespace}/") for name in attended(owner.queues)))
+        and (namespace is None or any(name in bound and bound[name][0] == namespace for name in attended(owner.queues)))
     ]
     lines = _findings(living)
     pairs = [pair for pair in ledger.bindings() if namespace in (None, pair[0])]
     needing = Listing(ledger, Wanted(namespace), now).needing(0, MOST_OVERDUE + 1).jobs  # the most urgent first
     overdue = list(takewhile(lambda job: job.need in (Need.STRANDED, Need.OVERDUE), needing))
-    queues = queues_now(ledger, pairs, recorded_depth(ledger))
+    queues = queues_now(ledger, pairs)
     shown = overdue[:MOST_OVERDUE_SHOWN]
     notices = [
         *_alarms(ledger, living, now),
         *(job_notice(job, now) for job in shown),
         *queue_notices(queues),
         *_late_delays(ledger, pairs, now),
-        *_versions(living, now),
+        *_versions(living, bound, now),
     ]
     page = WarningsPage("", lines[:MOST_WARNINGS], notices, len(lines), len(shown), len(overdue))
     return replace(page, headline=count_text(page.number, "warning") if page.number else "No warning")
@@ -142,18 +143,18 @@ def _late_delays(ledger: Ledger, pairs: Collection[tuple[str, str]], now: float)
             yield Notice("warning", "late delays", each.queue, "", "/queues", text, "broker.late-delays")
 
 
-def _versions(living: Sequence[OwnerSeen], now: float) -> Iterator[Notice]:
+def _versions(living: Sequence[OwnerSeen], bound: Mapping[str, tuple[str, str]], now: float) -> Iterator[Notice]:
     """Yield a notice for each queue whose worker processes, which run for a while and receive messages, have several versions."""
     queues: dict[str, Counter[str]] = {}
     for owner in living:
         report = owner.report
         if report is not None and report.stage == "running" and now - report.started_at > _DEPLOY:
-            for name in set(attended(owner.queues)):
+            for name in attended(owner.queues):
                 queues.setdefault(name, Counter())[report.version] += 1
     for name, versions in sorted(queues.items()):
         if len(versions) > 1:
             counts = ", ".join(f"{version or 'unknown'} ({number:,})" for version, number in sorted(versions.items()))
             text = f"Its worker processes have the versions {counts}. Deploy one version to all hosts."
             yield Notice(
-                "warning", "several versions", name.rpartition("/")[2], "", "/workers", text, "ledger.several-versions"
+                "warning", "several versions", queue_of(name, bound), "", "/workers", text, "ledger.several-versions"
             )

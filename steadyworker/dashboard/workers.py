@@ -13,6 +13,7 @@ from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.facts import LinkEvent
 from steadyworker.ledger.fleet import Trouble, WorkerNow, of_namespace, workers
 from steadyworker.ledger.listing import Liveness
+from steadyworker.ledger.need_words import death_clause, sentence
 from steadyworker.units import count_text, span
 
 MOST_WORKERS = 40
@@ -44,7 +45,7 @@ class WorkersPage(Struct, frozen=True):
 def workers_page(once: ReadOnce, now: float, namespace: str | None, page: int = 1) -> WorkersPage:
     """Return the content of the page of the worker processes."""
     ledger = once.as_ledger
-    found = of_namespace(ledger, workers(ledger), namespace)
+    found = of_namespace(ledger, workers(ledger, now), namespace)
     part = part_of(found, page, MOST_WORKERS)
     shown = {each.seen.owner for each in part.rows}
     events: dict[str, list[LinkEvent]] = {}
@@ -61,20 +62,22 @@ def _line(worker: WorkerNow, events: Sequence[LinkEvent], now: float, most: int)
     began = report.started_at if report is not None else min((event.at for event in events), default=until)
     strips = []
     for name in worker.names[:_MOST_STRIPS]:
-        queue = name.rpartition("/")[2]
+        queue = worker.queues[name]
         reported = report.queues.get(name) if report is not None and worker.liveness is Liveness.ALIVE else None
         strips.append(
             strip(queue, reported, [event for event in events if event.queue == queue], began, until, now, most)
         )
     troubles = troubles_of(worker, now)
     needs = [trouble_text(worker, trouble) for trouble in troubles]
+    if worker.liveness is Liveness.GONE and not troubles:
+        needs.append(sentence(death_clause(worker)))
     return WorkerLine(worker, worker_name(worker), *_state(worker, troubles), needs, strips)
 
 
 def _state(worker: WorkerNow, troubles: Sequence[Trouble]) -> tuple[str, str]:
     """Return the state of a worker process in words, and its colour."""
     if worker.liveness is Liveness.GONE:
-        return "gone", "error"
+        return "gone", "error" if troubles else "warning"
     if worker.liveness is Liveness.SILENT:
         return f"silent for {span(worker.seen.seen_ago)}", "warning"
     if troubles:

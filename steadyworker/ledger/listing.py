@@ -43,6 +43,9 @@ CRASHES = 2
 STUCK_AFTER = 1800.0
 """Seconds without progress after which a run that reports progress counts as stuck."""
 
+MOST_LATE = 10_000
+"""The largest numbers of stranded and of other late jobs of one queue whose hindrance a listing knows."""
+
 SILENT_RENEWALS = 2
 """The number of missed renewals from which a worker process counts as silent."""
 
@@ -86,6 +89,7 @@ class OwnerNow(Struct, frozen=True):
             or will consume it after its pause; otherwise 0.
         host, pid: Where it runs; empty and 0 if it does not report this.
         time_limit: The time limit of a run of this queue, in seconds; None without a limit, or if it does not report this.
+        full: The number of the slots of those others, if all of these slots are busy; otherwise 0.
         connected: False if it reports no connection to the broker of this queue; a run goes on without a connection.
     """
 
@@ -97,6 +101,7 @@ class OwnerNow(Struct, frozen=True):
     pid: int = 0
     time_limit: float | None = None
     connected: bool = True
+    full: int = 0
 
 
 class ListedJob(Struct, frozen=True):
@@ -104,6 +109,7 @@ class ListedJob(Struct, frozen=True):
     A job of a listing: its row, its last progress, its `Orphan` if its message is late, its worker process, and its need.
 
     `pause` is the pause of the job's queue if the job waits for its end, otherwise None.
+    `unsure` is true if the job is late, and its queue has too many late jobs to know its hindrance.
     """
 
     row: Row
@@ -112,6 +118,7 @@ class ListedJob(Struct, frozen=True):
     owner: OwnerNow | None = None
     need: Need | None = None
     pause: Pause | None = None
+    unsure: bool = False
 
 
 class ListedPart(Struct, frozen=True):
@@ -194,16 +201,18 @@ class Listing:
             if wanted.namespace in (None, namespace) and wanted.queue in (None, queue)
         ]
         self._orphans: dict[tuple[str, str], Mapping[JobId, Orphan]] = {}
+        self._too_many: set[tuple[str, str]] = set()
 
     def _orphans_of(self, namespace: str, queue: str) -> Mapping[JobId, Orphan]:
         """Return the jobs of a queue whose message is late; the ledger is asked once."""
         if (namespace, queue) not in self._orphans:
-            found = [
-                orphan
-                for stranded in (True, False)
-                for orphan in lost(self._ledger, namespace, queue, stranded=stranded)
-            ]
-            self._orphans[namespace, queue] = {orphan.row.id: orphan for orphan in found}
+            found: dict[JobId, Orphan] = {}
+            for stranded in (True, False):
+                part = lost(self._ledger, namespace, queue, stranded=stranded, most=MOST_LATE)
+                found |= {orphan.row.id: orphan for orphan in part}
+                if len(part) == MOST_LATE:
+                    self._too_many.add((namespace, queue))
+            self._orphans[namespace, queue] = found
         return self._orphans[namespace, queue]
 
     def _orphan(self, row: Row) -> Orphan | None:
@@ -322,7 +331,13 @@ class Listing:
                 need = Need.STUCK
         goes_on = owner is not None and owner.liveness is not Liveness.GONE
         ended = row.state in (State.DONE, State.DEAD)
-        return ListedJob(row, progress, self._orphan(row), owner, need, None if goes_on or ended else pause)
+        orphan = self._orphan(row)
+        unsure = (
+            orphan is None
+            and need in (Need.STRANDED, Need.OVERDUE)
+            and (row.id.namespace, row.id.queue) in self._too_many
+        )
+        return ListedJob(row, progress, orphan, owner, need, None if goes_on or ended else pause, unsure)
 
     def _need(self, row: Row) -> Need | None:
         """Return the need of a row that is the last round of its key."""
@@ -333,7 +348,7 @@ class Listing:
             return Need.OVERDUE
         if row.job_state is JobState.DEAD:
             return Need.DEAD if row.ended_at is None or row.ended_at >= self._now - DAY else None
-        ended = row.state in (State.DONE, State.DEAD)
+        ended = row.state in (State.DONE, State.DEAD) or row.job_state is JobState.CANCELLED
         return Need.CRASHING if not ended and row.counters.crashes + row.counters.losses >= CRASHES else None
 
 
@@ -356,21 +371,34 @@ def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times, *, paused
         lives = Liveness.GONE
     elif silent is not None and silent > SILENT_RENEWALS * times.renew:
         lives = Liveness.SILENT
-    heirs = 0
+    heirs: list[OwnerSeen] = []
     if (
         lives is Liveness.GONE
-    ):  # only then is the count worth its time: there can be thousands of jobs and hundreds of processes
-        heirs = sum(
-            name in (attended(each.queues) if paused else each.queues) and liveness(each, times) is not Liveness.GONE
+    ):  # only then is the list worth its time: there can be thousands of jobs and hundreds of processes
+        heirs = [
+            each
             for each in owners.values()
             if each.owner != row.owner
-        )
+            and name in (attended(each.queues) if paused else each.queues)
+            and liveness(each, times) is not Liveness.GONE
+        ]
+    found = OwnerNow(
+        lives, silent, free_within, len(heirs), seen.host if seen is not None else "", full=_full(heirs, name)
+    )
     report = seen.report if seen is not None else None
-    if seen is None or report is None:
-        return OwnerNow(lives, silent, free_within, heirs, seen.host if seen is not None else "")
+    if report is None:
+        return found
     queue = report.queues.get(name, QueueReport(connected=True))
     connected = queue.connected or report.starting
-    return OwnerNow(lives, silent, free_within, heirs, seen.host, report.pid, queue.time_limit, connected)
+    return replace(found, pid=report.pid, time_limit=queue.time_limit, connected=connected)
+
+
+def _full(owners: Sequence[OwnerSeen], name: str) -> int:
+    """Return the number of the slots of this queue, if these worker processes report that all of them are busy; otherwise 0."""
+    reports = [each.report.queues.get(name) if each.report is not None else None for each in owners]
+    if any(report is None or report.busy < report.slots for report in reports):
+        return 0
+    return sum(report.slots for report in reports if report is not None)
 
 
 def liveness(owner: OwnerSeen, times: Times) -> Liveness:

@@ -15,17 +15,17 @@ OVERDUE = 3600.0
 """Seconds after which a job is overdue: its message did not arrive, or its worker process did not renew the lease."""
 
 MOST = 100
-"""The largest number of jobs of one queue that `lost` returns."""
+"""The largest number of jobs of one queue that `lost` returns by default."""
 
 
-def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool) -> Sequence[Orphan]:
+def lost(ledger: Ledger, namespace: str, queue: str, *, stranded: bool, most: int = MOST) -> Sequence[Orphan]:
     """
-    Return a queue's overdue jobs whose message did not come, the latest first.
+    Return a queue's overdue jobs whose message did not come, the latest first, at most `most` of them.
 
     With `stranded`, return the jobs that no worker process runs by itself, otherwise the jobs that wait for a worker process.
     In a paused queue there are none, because its messages wait at the broker, and the ledger cannot know which of them is lost.
     """
-    found = ledger.orphans(namespace, queue, OVERDUE, MOST, stranded=stranded)
+    found = ledger.orphans(namespace, queue, OVERDUE, most, stranded=stranded)
     if found and any((pause.namespace, pause.queue) == (namespace, queue) for pause in ledger.facts.pauses()):
         return ()
     return found

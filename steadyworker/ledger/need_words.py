@@ -48,8 +48,17 @@ def owner_clause(owner: OwnerNow, *, paused: bool) -> str:
         case Liveness.GONE if paused:
             return "its worker is gone"
         case Liveness.GONE:
-            when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
-            return f"taken over by another worker {when}"
+            return _takeover_clause(owner)
+
+
+def _takeover_clause(owner: OwnerNow) -> str:
+    """Return when another worker process takes over; it needs a free slot."""
+    if owner.full:
+        busy = "the only slot is busy" if owner.full == 1 else f"all {owner.full:,} slots are busy"
+        free = f"free to be taken over in {span(owner.free_within)}, then" if owner.free_within else "taken over"
+        return f"{free} with the next free slot; {busy}"
+    when = f"within {span(owner.free_within)}" if owner.free_within else "with its next free slot"
+    return f"taken over by another worker {when}"
 
 
 def remedy_clause(job: ListedJob) -> str:
@@ -60,10 +69,17 @@ def remedy_clause(job: ListedJob) -> str:
             return f"`steadyworker dead replay {named}` runs it again"
         case Need.CRASHING | Need.STUCK:
             return f"`steadyworker cancel {named}` ends it"
-        case Need.OVERDUE if job.orphan is None and job.owner is None and job.pause is None:
+        case Need.OVERDUE if not job.unsure and job.orphan is None and job.owner is None and job.pause is None:
             return f"`steadyworker retry {named}` starts it"
         case _:
             return ""
+
+
+def death_clause(worker: WorkerNow) -> str:
+    """Return what became of a dead worker process that needs nothing."""
+    if worker.successor:
+        return f"died, and was replaced by {worker.successor}"
+    return f"died {span(worker.seen.seen_ago)} ago, and nothing started in its place"
 
 
 def trouble_clauses(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
@@ -71,18 +87,20 @@ def trouble_clauses(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
     report, silent = worker.seen.report, span(worker.seen.seen_ago)
     match trouble:
         case Trouble.GONE:
-            held = f"; another takes over its {count_text(worker.runs, 'job')}" if worker.runs else ""
-            if forsaken := ", ".join(name.rpartition("/")[2] for name in worker.forsaken):
-                held = f"; no other worker consumes {forsaken}"
+            held = ", and nothing started in its place"
+            if worker.forsaken:
+                held = f"; no other worker consumes {', '.join(worker.forsaken)}"
+            elif worker.runs:
+                held = f"; another takes over its {count_text(worker.runs, 'job')}"
             texts = [f"died {silent} ago{held}: read its log, and start it again"]
         case Trouble.CRASH_LOOP:
             dead = count_text(worker.deaths, "predecessor")
-            texts = [f"crash loop: {dead} died within an hour: read the log of the last one"]
+            texts = [f"crash loop: {dead} died within an hour: read the log of the last one, {worker.predecessor}"]
         case Trouble.SILENT:
             texts = [f"no renewal for {silent}: frozen, or cut off from the ledger"]
         case Trouble.DETACHED:
             queues = report.queues.items() if report is not None else ()
-            lost = ", ".join(name.rpartition("/")[2] for name, queue in queues if not queue.connected)
+            lost = ", ".join(worker.queues.get(name, name) for name, queue in queues if not queue.connected)
             texts = [f"no connection to the broker of {lost}: its jobs go on; check broker and network"]
         case Trouble.STUCK:
             first, *others = worker.stuck

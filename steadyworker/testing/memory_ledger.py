@@ -521,7 +521,7 @@ class MemoryLedger(Ledger):
             return Need.STRANDED
         if row.late_by > which.overdue:
             return Need.OVERDUE
-        if row.counters.crashes + row.counters.losses >= which.lost:
+        if row.counters.crashes + row.counters.losses >= which.lost and row.job_state is not JobState.CANCELLED:
             return Need.DEAD if job.dies else Need.CRASHING
         over = row.state is State.RUNNING and (row.lease_over or row.owner in which.dead_owners)
         if over and (row.owner, row.id.namespace, row.id.queue) in which.alone:

@@ -195,8 +195,11 @@ def is_secret_name(name: str) -> bool:
 def without_secrets(value: Any) -> Any:
     """Return JSON data without the secrets in its names and texts, and without the values of names such as `password`."""
     if isinstance(value, Mapping):
+        named = (value.get(name) for name in ("name", "key"))  # as in {"name": "password", "value": "x"}
+        secrets = {"value"} if any(isinstance(name, str) and is_secret_name(name) for name in named) else set()
         return {
-            redact(name): REDACTED if is_secret_name(name) else without_secrets(inner) for name, inner in value.items()
+            redact(name): REDACTED if name in secrets or is_secret_name(name) else without_secrets(inner)
+            for name, inner in value.items()
         }
     if isinstance(value, list):
         return _redacted_items([without_secrets(inner) for inner in value])

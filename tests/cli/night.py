@@ -42,6 +42,7 @@ class Fleet:
         self.lost: set[str] = set()
         self.busy: set[str] = set()
         self.began = clock.wall()
+        self.started: dict[str, float] = {}
 
     def beat(self) -> None:
         """Every living worker process renews its leases, and registers itself."""
@@ -51,7 +52,8 @@ class Fleet:
             self.ledger.renew(tokens)
             queue = QueueReport(4, len(tokens), 7200.0, connected=owner not in self.lost)
             queues = {EXPORTS: queue, REFUNDS: replace(queue, busy=0, paused=True)}
-            report = OwnerReport(4000 + number, "1.4.0", self.began, "running", ready=True, queues=queues)
+            started = self.started.get(owner, self.began)
+            report = OwnerReport(4000 + number, "1.4.0", started, "running", ready=True, queues=queues)
             self.ledger.register(owner, host, [EXPORTS, REFUNDS], report)
 
     def pass_time(self, seconds: float, step: float = 15.0) -> None:
@@ -78,11 +80,13 @@ class Fleet:
         """Let everything go wrong within three quarters of an hour."""
         for queue in ("exports", "refunds"):
             self.ledger.bind("shop", queue, "shop")
-        self.beat()
         for death in ("a", "b"):
-            owner = f"worker-3{death}"
-            self.ledger.register(owner, "host-3", [EXPORTS, REFUNDS], OwnerReport(300, "1.4.0", self.began, "running"))
+            owner, started = f"worker-3{death}", self.clock.wall()
+            self.ledger.register(owner, "host-3", [EXPORTS, REFUNDS], OwnerReport(300, "1.4.0", started, "running"))
             self.dead.add(owner)
+            self.clock.advance(1.0)
+        self.started["worker-3"] = self.clock.wall()
+        self.beat()
         stuck = self.claim("stuck", "worker-1")
         self.ledger.progress(stuck.token, Progress(10, 100, "pages", self.clock.wall()))
         self.claim("detached", "worker-2")

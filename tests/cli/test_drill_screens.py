@@ -123,7 +123,7 @@ def screens(fleet: Fleet, width: int, *, verbose: bool = False) -> list[str]:
     """Return what `jobs`, `queues` and `workers` show on a terminal of this width."""
     now = fleet.clock.wall()
     waiting = queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)
-    processes = all_workers(fleet.ledger)
+    processes = all_workers(fleet.ledger, fleet.clock.wall())
     tables = [
         job_lines.lines_of(list(listed(fleet).jobs()), width, now, verbose=verbose),
         queues.lines_of(waiting, width, now, verbose=verbose),
@@ -156,7 +156,7 @@ def test_each_trouble_is_named_with_its_remedy(fleet: Fleet) -> None:
     assert "unknown: unacked, consumers: the broker's statistics are off" in waiting
     for remedy in (
         "died 15 s ago; another takes over its 1 job: read its log, and start it again",
-        "crash loop: 2 predecessors died within an hour: read the log of the last one",
+        "crash loop: 2 predecessors died within an hour: read the log of the last one, host-3:300",
         "no connection to the broker of exports, refunds: its jobs go on; check broker and network",
         "no progress of stuck for half an hour: `steadyworker cancel` ends it",
     ):
@@ -175,7 +175,7 @@ def test_what_needs_a_person_is_a_value_too(fleet: Fleet) -> None:
         "detached": None,
         "cancelled": None,
     }
-    found = all_workers(fleet.ledger)
+    found = all_workers(fleet.ledger, fleet.clock.wall())
     troubles = {each.seen.host: each.troubles for each in found if each.troubles}
     assert troubles == {
         "host-4": (Trouble.GONE,),
@@ -184,7 +184,7 @@ def test_what_needs_a_person_is_a_value_too(fleet: Fleet) -> None:
         "host-1": (Trouble.STUCK,),
     }
     assert len(found) == 10
-    assert len(all_workers(fleet.ledger, every=True)) == 12
+    assert len(all_workers(fleet.ledger, fleet.clock.wall(), every=True)) == 12
 
 
 def test_consumers_that_no_worker_explains_are_counted(fleet: Fleet) -> None:
@@ -231,7 +231,7 @@ def test_workers_of_a_namespace_are_those_that_consume_one_of_its_queues(fleet: 
     """The name of a namespace can have slashes."""
     fleet.ledger.bind("shop/eu", "exports", "shop/eu")
     fleet.ledger.register("worker-eu", "host-eu", [registered_name("shop/eu", "exports")])
-    listed = all_workers(fleet.ledger)
+    listed = all_workers(fleet.ledger, fleet.clock.wall())
     assert [each.seen.host for each in of_namespace(fleet.ledger, listed, "shop/eu")] == ["host-eu"]
     assert len(of_namespace(fleet.ledger, listed, "shop")) == len(listed) - 1
 
@@ -243,7 +243,7 @@ def test_no_screen_shows_a_secret(fleet: Fleet) -> None:
     records: list[Callable[[], object]] = [
         lambda: [job_lines.as_record(job, now) for job in listed(fleet).jobs()],
         lambda: [queues.as_record(each) for each in queues_now(fleet.ledger, SHOP, never, clock=fleet.clock)],
-        lambda: [workers.as_record(each) for each in all_workers(fleet.ledger)],
+        lambda: [workers.as_record(each) for each in all_workers(fleet.ledger, fleet.clock.wall())],
     ]
     assert SECRET not in "".join(str(record()) for record in records)
 

@@ -27,7 +27,7 @@ from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Ending, JobId, Moving, OwnerSeen, Verdict
 from steadyworker.ledger.facts import OwnerReport
-from steadyworker.outcome import Counters
+from steadyworker.outcome import CANCELLED, Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.cli.night import EXPORTS, SECRET
@@ -63,7 +63,7 @@ CALLS = {
     ],
     "failures": ["jobs", "jobs", "tracebacks"],
     "queues": ["bindings", "minutes", "depths", "owners", "pauses", "held", "link_events"],
-    "workers": ["owners", "held", "link_events"],
+    "workers": ["owners", "held", "bindings", "pauses", "link_events"],
     "warnings": ["owners", "bindings", "needing", "depths", "pauses", "held", "link_events", "link_events"],
     "actions": ["actions"],
     "job": [
@@ -90,7 +90,7 @@ def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
         "4 jobs run; 9 worker processes live; 40 messages are ready.",
         "dead failed in exports Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
         "gone host-4:4004 Died 15 s ago; another takes over its 1 job: read its log, and start it again.",
-        "crash loop host-3:4003 Crash loop: 2 predecessors died within an hour: read the log of the last one.",
+        "crash loop host-3:4003 Crash loop: 2 predecessors died within an hour: read the log of the last one, host-3:300.",
         "crashing crashing in exports 2 crashes since its last checkpoint, the last: killed by SIGSEGV. steadyworker cancel exports crashing ends it.",
         "stuck stuck in exports No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it.",
         "detached host-2:4002 No connection to the broker of exports, refunds: its jobs go on; check broker and network.",
@@ -304,7 +304,29 @@ def test_more_failures_than_the_page_reads_are_named(
         facts.run(f"dead-{number}", "new", None, Ending("failed", "no"), seconds=0, verdict=dead)
     words = request(page, "/failures").words
     assert "The last 2 dead jobs" in words
-    assert "More jobs have failed than the page reads" in words
+    assert "The ledger has more jobs than the page reads" in words
+
+
+def test_cancelled_jobs_and_those_of_another_time_hide_no_failure(
+    facts: FleetOfFacts, page: ASGIApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page never claims that no job has failed if it has not read all jobs."""
+    monkeypatch.setattr("steadyworker.dashboard.failures.MOST_READ", 2)
+    facts.end("failed-before", target=Moving.DEAD, reason="boom", error_class="HiddenError")
+    for number in range(4):
+        row = facts.claim(f"cancelled-{number}")
+        facts.ledger.cancel(row.id, "wrong")
+        assert facts.ledger.moving(row.token, Verdict(Moving.DEAD, f"{CANCELLED}wrong", Counters()))
+        assert facts.ledger.moved(row.token)
+    assert "HiddenError" in request(page, "/failures?text=boom").words
+    assert "HiddenError" in request(page, "/failures").words
+    monkeypatch.setattr("steadyworker.dashboard.failures.MOST_SEARCHED", 3)
+    found = request(page, "/failures?when=today").words
+    assert "No job has failed" not in found
+    assert "1 job to retry" in found
+    assert "The ledger has more jobs than the page reads" in found
+    found = request(page, "/failures?text=wrong").words
+    assert "No failure among the newest jobs, but the ledger has more jobs" in found
 
 
 def test_one_queue_is_shown_alone(page: ASGIApp) -> None:

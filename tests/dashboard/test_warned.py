@@ -114,3 +114,14 @@ def test_a_finding_has_the_age_of_its_last_report(facts: FleetOfFacts) -> None:
         "warning The clock is 4 s ahead. Remedy: run an NTP client. Reported by host-8:7, 20 s ago. "
         "steadyworker explain --id check.clock explains it."
     ) in words(facts)
+
+
+def test_a_namespace_with_slashes_is_another_one(facts: FleetOfFacts) -> None:
+    """Each has its own page, whatever its name begins with."""
+    facts.ledger.bind("shop/eu", "exports", "other")
+    finding = ReportedFinding("eu.business", "error", "only of the other namespace")
+    report = OwnerReport(7, "1.4.0", facts.began, "running", ready=True, findings=(finding,))
+    facts.ledger.register("worker-eu", "host-eu", ["shop/eu/exports"], report)
+    for namespace, shown in (("shop", False), ("shop/eu", True), (None, True)):
+        page = application(facts.ledger, checked_access(), namespace, clock=facts.clock)
+        assert ("only of the other namespace" in request(page, "/warnings").words) is shown

@@ -123,7 +123,8 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
             r"`steadyworker dead replay exports failed` runs it again",
             r"exports +well +running +0 +\d+% \d[\d,]*/400 pages .* host-0.*",
             r"invoices +detached +running .* host-2 +its worker has no connection to the broker; it goes on",
-            r"reports +lost +gone .* host-4 +taken over by another worker within 1 min \d\d s",
+            r"reports +lost +gone .* host-4 +free to be taken over in 1 min \d\d s, "
+            r"then with the next free slot; the only slot is busy",
             r"exports +cancelled +cancelled .* cancelled: wrong month",
         )
         assert_lines(
@@ -138,7 +139,7 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
             r"host-4 +\d+ +reports +0/1 +gone +– .* died \d+ s ago; another takes over its 1 job: "
             "read its log, and start it again",
             r"host-3 +\d+ +imports +1/1 +running +up .* crash loop: 2 predecessors died within an hour: "
-            "read the log of the last one",
+            r"read the log of the last one, host-3:\d+",
             r"host-2 +\d+ +invoices +1/1 +running +lost .* no connection to the broker of invoices: its jobs go on; "
             r"check broker and network; invoices: broker: .*Connection refused.*",
             r"host-1 +\d+ +exports +1/1 +running +up .* no progress of stuck for half an hour: "

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Began, Claimed, Ending, Hindrance, JobId, KeptMessage
+from steadyworker.ledger.base import Began, Claimed, Ending, Hindrance, JobId, KeptMessage, Need, NeedsOf
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.outcome import Counters
@@ -100,6 +100,21 @@ def test_what_a_server_hides_is_left_out(guest: str, opened: Open, admin: Admin)
     assert orphans(hiding) == [(JOB.key, None)]
     assert [part is None for part in incarnation(admin)] == [False] * 4
     admin.execute("DROP SCHEMA managed CASCADE")
+
+
+def test_the_jobs_of_another_incarnation_are_stranded_before_a_worker_process_registers(
+    opened: Open, admin: Admin
+) -> None:
+    """As the list of orphans has them, so that both name one reason."""
+    ledger = opened()
+    assert ledger.register("me", "host", [NAME])
+    orphaned(ledger)
+    reader = opened()
+    needs = NeedsOf(None, None, overdue=0.0, lost=2, stalled=3600.0, dead=3600.0)
+    assert [need for _, _, need in reader.needing(needs, 0, 10).jobs] == []
+    admin.execute("UPDATE steadyworker_meta SET incarnation[1] = 'another server'")
+    assert orphans(reader, stranded=True) == [(JOB.key, Hindrance.OLD_RECORD)]
+    assert [need for _, _, need in reader.needing(needs, 0, 10).jobs] == [Need.STRANDED]
 
 
 def test_a_restored_dump_is_another_incarnation(postgres: Postgres, database: str, opened: Open) -> None:

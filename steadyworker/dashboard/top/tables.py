@@ -123,7 +123,7 @@ def read_table(once: ReadOnce, now: float, tab: Tab, namespace: str | None, text
             found = iter([line.now for line in lines])
             notes = [f"{line.now.queue}: {why}" for line in lines for names, why in line.unknown if names == "now"]
         case Tab.WORKERS:
-            listed = fleet.workers(ledger)
+            listed = fleet.workers(ledger, now)
             found = iter(fleet.of_namespace(ledger, listed, namespace))
             notes = list(workers.notes(ledger, now, namespace))
         case Tab.ACTIONS:

@@ -71,7 +71,7 @@ from steadyworker.ledger.postgres.rows import (
     tokens_values,
 )
 from steadyworker.ledger.postgres.session import Identity, PostgresSession
-from steadyworker.ledger.postgres.trust import PostgresTrust
+from steadyworker.ledger.postgres.trust import PostgresTrust, incarnation
 from steadyworker.ledger.postgres.url import ServerAddress, server_address
 from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.shared import (
@@ -498,7 +498,9 @@ class PostgresLedger(Ledger):
     @override
     def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
         values = needs_values(which) | {"dead_owners": list(which.dead_owners)}
-        return self._jobs_page(sql.NEEDING, values, offset, limit)
+        with self._record.connection() as db:
+            statement = sql.NEEDING.replace("{now}", incarnation(db))
+        return self._jobs_page(statement, values, offset, limit)
 
     @override
     def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:

@@ -470,11 +470,15 @@ HELD = f"""
         array_agg(key) FILTER (WHERE {_IS_STALLED})
     FROM steadyworker_jobs WHERE owner IS NOT NULL GROUP BY owner, namespace, queue
 """
+# A part of the incarnation that the server hides now, or hid at the time of the record, is NULL, and counts as equal.
+# `{now}` stands for the present incarnation (`trust.incarnation`).
+PART: LiteralString = "unnest(incarnation, {now}) WITH ORDINALITY AS part (known, got, place)"
+SAME: LiteralString = f"NOT EXISTS (SELECT FROM {PART} WHERE known <> got)"
 # A job that a worker process starts by itself, later, needs no person, and neither does a job of a paused queue.
 _IS_STRANDED = f"""
     state = 'interrupted' AND fence > 0 AND wake_at < {after("- %(overdue)s::float8")} AND (
         fence < coalesce((
-            SELECT trusted_from FROM steadyworker_attended WHERE name = namespace || '/' || queue
+            SELECT trusted_from FROM steadyworker_attended, steadyworker_meta WHERE name = namespace || '/' || queue AND {SAME}
         ), 9223372036854775807)
         OR NOT EXISTS (SELECT FROM steadyworker_messages AS kept WHERE kept.number = steadyworker_jobs.number)
     ) AND NOT EXISTS (
@@ -482,10 +486,12 @@ _IS_STRANDED = f"""
         WHERE pause.namespace = steadyworker_jobs.namespace AND pause.queue = steadyworker_jobs.queue
     )
 """
+_DIES = "(state = 'moving' AND target = 'dead')"
+_IS_NO_CANCEL = "(reason IS DISTINCT FROM 'cancelled: ' || cancel_reason)"
 _NEED = f"""CASE
     WHEN {_IS_STRANDED} THEN 0
     WHEN {_DUE} < {after("- %(overdue)s::float8")} THEN 1
-    WHEN crashes + losses >= %(lost)s::bigint THEN CASE WHEN state = 'moving' AND target = 'dead' THEN 5 ELSE 2 END
+    WHEN crashes + losses >= %(lost)s::bigint AND (NOT {_DIES} OR {_IS_NO_CANCEL}) THEN CASE WHEN {_DIES} THEN 5 ELSE 2 END
     WHEN state = 'running' AND ({NOW} > lease_until + make_interval(secs => %(margin)s) OR owner = ANY(%(dead_owners)s::text[]))
         AND owner || chr(10) || namespace || chr(10) || queue = ANY(%(alone)s::text[]) THEN 3
     WHEN {_IS_STALLED} THEN 4
@@ -499,7 +505,7 @@ _NEEDING = f"""
         ) AS steadyworker_jobs WHERE need IN (3, 4) OR (need IS NOT NULL AND {LAST_OF_ITS_KEY})
         UNION ALL SELECT number, 5 FROM steadyworker_jobs
         WHERE state = 'dead' AND ended_at >= {after("- %(dead)s::float8")} AND {_OF_QUEUE}
-            AND reason IS DISTINCT FROM 'cancelled: ' || cancel_reason AND {LAST_OF_ITS_KEY}
+            AND {_IS_NO_CANCEL} AND {LAST_OF_ITS_KEY}
     ) AS needy ORDER BY need, number DESC LIMIT %(rows)s OFFSET %(offset)s
 """
 _RUNNING = f"""

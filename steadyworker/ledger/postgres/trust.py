@@ -24,7 +24,7 @@ from steadyworker.clock import Clock
 from steadyworker.ledger import retention
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.postgres.session import LedgerConnection
-from steadyworker.ledger.postgres.statements import COLUMNS, LAST_OF_ITS_KEY, NEXT_FENCE, NOW, after
+from steadyworker.ledger.postgres.statements import COLUMNS, LAST_OF_ITS_KEY, NEXT_FENCE, NOW, PART, SAME, after
 from steadyworker.ledger.shared import KEEP, Values
 
 _PARTS: tuple[LiteralString, ...] = (
@@ -33,10 +33,7 @@ _PARTS: tuple[LiteralString, ...] = (
     "(SELECT oid::text FROM pg_database WHERE datname = current_database())",
     "'steadyworker_meta'::regclass::oid::text",
 )
-# A part that the server hides now, or hid at the time of the record, is NULL, and counts as equal.
-_PART = "unnest(incarnation, {now}) WITH ORDINALITY AS part (known, got, place)"
-_SAME = f"NOT EXISTS (SELECT FROM {_PART} WHERE known <> got)"
-_KNOWN = f"ARRAY(SELECT coalesce(got, known) FROM {_PART} ORDER BY place)"
+_KNOWN = f"ARRAY(SELECT coalesce(got, known) FROM {PART} ORDER BY place)"
 
 _ABSENT = f"seen_at < {after('- %(absence)s')}"
 # An owner renews `seen_at` once a minute, not at each registration.
@@ -55,7 +52,7 @@ _REGISTER = f"""
             WHERE name = ANY(%(names)s::text[]) AND seen_at < {after("-60")} AND NOT {_ABSENT} ORDER BY name FOR UPDATE
         )
     )
-    SELECT beat, {_SAME}, incarnation = {_KNOWN} AND NOT EXISTS (
+    SELECT beat, {SAME}, incarnation = {_KNOWN} AND NOT EXISTS (
         SELECT FROM unnest(%(names)s::text[]) AS asked (name) LEFT JOIN steadyworker_attended USING (name)
         WHERE seen_at IS NULL OR {_ABSENT}
     ), extract(epoch FROM {NOW})::float8
@@ -103,7 +100,7 @@ ORPHANS = f"""
     SET LOCAL jit = off;
     WITH asked AS MATERIALIZED (
         SELECT moment, moment - make_interval(secs => %(after)s) AS latest, coalesce(
-            (SELECT trusted_from FROM steadyworker_attended WHERE name = %(name)s AND {_SAME}), 9223372036854775807
+            (SELECT trusted_from FROM steadyworker_attended WHERE name = %(name)s AND {SAME}), 9223372036854775807
         ) AS trusted_from
         FROM (SELECT {NOW} AS moment) AS clock, steadyworker_meta
         WHERE %(beat)s <= coalesce((SELECT beat FROM steadyworker_owners WHERE owner = %(owner)s), 0)
@@ -147,7 +144,7 @@ class PostgresTrust:
     def register(self, db: LedgerConnection, owner: str, values: Values) -> bool:
         """Register an owner; if the ledger went back in time, mark every older row as old, and return False."""
         values = values | KEEP | {"owner": owner, "names": attended(values["queues"])}
-        now = _incarnation(db)
+        now = incarnation(db)
         ((beat, same, settled, moment),) = db.run(_REGISTER.replace("{now}", now), values).fetchall()
         # After a day without a registration, other processes have removed the owner, and the count begins again.
         removed = beat == 1 and self._clock.boottime() - self._at > retention.OWNERS / 2
@@ -161,7 +158,7 @@ class PostgresTrust:
 
     def distrust(self, db: LedgerConnection) -> None:
         """Mark every older row of every queue as old."""
-        db.run(_ATTEND.replace("{now}", _incarnation(db)), KEEP | {"names": [], "went_back": True})
+        db.run(_ATTEND.replace("{now}", incarnation(db)), KEEP | {"names": [], "went_back": True})
 
     def forget(self, owner: str) -> None:
         """Forget an owner that unregistered."""
@@ -171,7 +168,7 @@ class PostgresTrust:
         """Return the rows of orphans, each with the seconds since the job's message had to come, and with its hindrance."""
         name, beat = registered_name(namespace, queue), self._beats.get(self._owner, 0)
         values = values | {"namespace": namespace, "queue": queue, "name": name, "owner": self._owner, "beat": beat}
-        found = db.run(ORPHANS.replace("{now}", _incarnation(db)), values).fetchall()
+        found = db.run(ORPHANS.replace("{now}", incarnation(db)), values).fetchall()
         return () if found and self._jumped(found[0][-1]) else [row[:-1] for row in found]
 
     def _jumped(self, moment: float) -> bool:
@@ -182,7 +179,7 @@ class PostgresTrust:
         return now < self._unsure_until
 
 
-def _incarnation(db: LedgerConnection) -> LiteralString:
+def incarnation(db: LedgerConnection) -> LiteralString:
     """Return the SQL expression of the incarnation, with only the parts that this server shows to this user."""
     if db.incarnation is None:
         db.incarnation = f"ARRAY[{', '.join(part if _is_shown(db, part) else 'NULL' for part in _PARTS)}]"

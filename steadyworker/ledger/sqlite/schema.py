@@ -451,6 +451,7 @@ _LAST_OF_ITS_KEY = """NOT EXISTS (
 )"""
 # Such a job becomes `dead` without a message, and its handler does not run again.
 _DIES = "(state = 'moving' AND target = 'dead')"
+_CANCELLED = "coalesce(reason = 'cancelled: ' || cancel_reason, 0)"
 _HINDRANCE = f"""CASE
     WHEN NOT {_LAST_OF_ITS_KEY} THEN NULL
     WHEN fence < :trusted_from THEN 'old record'
@@ -686,7 +687,7 @@ _LEASE_IS_OVER = """(
 _NEED = f"""CASE
     WHEN {_IS_STRANDED} THEN 0
     WHEN {_LATE_BY} > :overdue THEN 1
-    WHEN crashes + losses >= :lost THEN iif({_DIES}, 5, 2)
+    WHEN crashes + losses >= :lost AND NOT ({_DIES} AND {_CANCELLED}) THEN iif({_DIES}, 5, 2)
     WHEN state = 'running' AND {_LEASE_IS_OVER}
         AND owner || char(10) || namespace || char(10) || queue IN (SELECT value FROM json_each(:alone)) THEN 3
     WHEN {_IS_STALLED} THEN 4
@@ -700,7 +701,7 @@ NEEDING = f"""
             AND need IS NOT NULL AND (need IN (3, 4) OR {_LAST_OF_ITS_KEY})
         UNION ALL SELECT jobs.rowid, 5 FROM jobs INDEXED BY jobs_dead
         WHERE state = 'dead' AND ended_at >= :now - :dead AND {_OF_QUEUE}
-            AND NOT coalesce(reason = 'cancelled: ' || cancel_reason, 0) AND {_LAST_OF_ITS_KEY}
+            AND NOT {_CANCELLED} AND {_LAST_OF_ITS_KEY}
     ) ORDER BY need, number DESC LIMIT :rows OFFSET :offset
 """
 RUNNING = f"""

@@ -97,6 +97,15 @@ class PeoplePromises(LedgerBench):
         assert keys(ledger, replace(needs, queue="refunds")) == keys(ledger, replace(needs, namespace="other")) == []
         assert keys(ledger, replace(needs, dead=0.1)) == [("crashing", Need.CRASHING), ("stuck", Need.STUCK)]
 
+    def test_a_cancelled_job_in_its_settlement_needs_no_person(self, ledger: Ledger) -> None:
+        """Its crashes no longer matter, because it does not run again; those of a dying job do."""
+        crashed = Counters(crashes=2)
+        for key, reason in (("cancelled", f"{CANCELLED}wrong"), ("dies", "exhausted")):
+            row = claimed(ledger, of(key))
+            ledger.cancel(row.id, "wrong")
+            assert ledger.moving(row.token, Verdict(Moving.DEAD, reason, crashed))
+        assert keys(ledger) == [("dies", Need.DEAD)]
+
     def test_a_job_without_any_worker_process_needs_a_person(self, ledger: Ledger) -> None:
         """A lease that goes on is only over if its owner is proven dead."""
         claimed(ledger)
