@@ -33,6 +33,7 @@ from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, Filter, cause_of
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.notices import helpful
 from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
@@ -206,6 +207,7 @@ class _Pages:
         self._templates.globals |= {
             "assets": names,
             "cause_of": cause_of,
+            "helpful": helpful,
             "job_path": job_path,
             "longest_reason": LONGEST_REASON,
             "longest_text": LONGEST_TEXT,

@@ -32,7 +32,7 @@ _CONNECTION = {
 _CONNECTION_OF_RUN = {**_CONNECTION, "adopted": "connected"}
 """A new delivery proves a connection, also if no event of its begin was recorded."""
 
-_DELIVERY = {"delivery-lost": "lost", "adopted": "bound"}
+_DELIVERY = {"delivery-lost": "lost", "adopted": "holds its message"}
 _BEFORE = {"lost": "connected", "blocked": "connected", "unblocked": "blocked", "draining": "connected"}
 """The state that the first event of a strip proves for the time before it."""
 
@@ -73,6 +73,11 @@ class Lanes(Struct, frozen=True):
     ended: float
     text: str
 
+    @property
+    def unknown(self) -> bool:
+        """Whether a part of the picture is unknown."""
+        return any(each.state == "unknown" for segments in self.lanes.values() for each in segments)
+
 
 def strip(
     queue: str,
@@ -112,11 +117,18 @@ def strip(
     return Strip(queue, report, [_segment(each, now - DAY, now, DAY_WIDTH, "") for each in spans], text)
 
 
-def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float, settled: str = "") -> Lanes:
+def lanes_of(
+    runs: Sequence[Attempt],
+    events: Sequence[LinkEvent],
+    now: float,
+    settled: str = "",
+    signs: Mapping[int, float] | None = None,
+) -> Lanes:
     """
     Return the picture of these runs, which is not empty; the events are those of the queue, oldest first.
 
     `settled` is `Row.settled` of a job that is done, for the mark of the acknowledgement at the end.
+    `signs` has the last sign of life for the fence of each run whose end no process recorded; all is unknown after it.
     Between two runs the delivery and the connection are unknown, because no process records them for the job.
     """
     runs = sorted(runs, key=lambda run: run.started_at)
@@ -125,15 +137,16 @@ def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float, s
     lanes: dict[str, list[PictureSegment]] = {"Run": [], "Delivery": [], "Connection": []}
     last = began
     for number, run in enumerate(runs, 1):
-        until = now if run.ended_at is None else run.ended_at
-        own = events_of(run, events, now)
+        end = now if run.ended_at is None else run.ended_at
+        until = (signs or {}).get(run.fence, end)
+        own = [event for event in events_of(run, events, now) if event.at <= until]
         known = run.epoch is not None
         gap = [("unknown", last, run.started_at, "no run")] if run.started_at - last > (ended - began) / 1000 else []
         spans = {
-            "Run": [(run.outcome or "running", run.started_at, until, "")],
+            "Run": [(run.outcome or ("running" if until == end else "lost"), run.started_at, until, "")],
             "Delivery": [
                 *gap,
-                *_known_spans("bound" if known else "from the ledger", run, until, own, _DELIVERY, now),
+                *_known_spans("holds its message" if known else "from the ledger", run, until, own, _DELIVERY, now),
             ],
             "Connection": [
                 *gap,
@@ -142,8 +155,9 @@ def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float, s
         }
         for name, found in spans.items():
             words = f"run {number}: " if name == "Run" else f"{name.lower()} "
-            lanes[name] += [_segment(each, began, ended, RUNS_WIDTH, words) for each in found]
-        last = max(last, until)
+            after = [("unknown", until, end, "its worker process is gone")] if until < end else []
+            lanes[name] += [_segment(each, began, ended, RUNS_WIDTH, words) for each in [*found, *after]]
+        last = max(last, end)
     if settled:
         state = "unknown" if settled == "unknown" else "acknowledged"
         lanes["Delivery"].append(PictureSegment(state, RUNS_WIDTH - _MARK, _MARK, ACKNOWLEDGED[settled]))
@@ -185,7 +199,9 @@ def _spans(
     """
     why, epoch = "", 0
     for event in events:
-        if event.event not in changes or (event.event == "adopted" and state == changes["adopted"] != "bound"):
+        if event.event not in changes or (
+            event.event == "adopted" and state == changes["adopted"] != _DELIVERY["adopted"]
+        ):
             continue
         if changes is not _DELIVERY and event.event != "connected" and 0 < epoch < event.epoch:
             state, why = "unknown", "an event of this time was not recorded"

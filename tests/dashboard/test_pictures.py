@@ -82,9 +82,9 @@ def test_a_run_goes_on_while_its_connection_is_lost() -> None:
     found = lanes_of([attempt(100.0, 0.0)], events, NOW)
     assert parts(list(found.lanes["Run"])) == [("done", 0.0, 1000.0)]
     assert parts(list(found.lanes["Delivery"])) == [
-        ("bound", 0.0, 250.0),
+        ("holds its message", 0.0, 250.0),
         ("lost", 250.0, 500.0),
-        ("bound", 750.0, 250.0),
+        ("holds its message", 750.0, 250.0),
     ]
     assert parts(list(found.lanes["Connection"])) == [
         ("connected", 0.0, 250.0),
@@ -97,7 +97,7 @@ def test_a_run_goes_on_while_its_connection_is_lost() -> None:
 
 def test_an_event_of_another_run_is_left_out() -> None:
     found = lanes_of([attempt(100.0, 0.0)], [event("delivery-lost", 50.0, fence=2)], NOW)
-    assert parts(list(found.lanes["Delivery"])) == [("bound", 0.0, 1000.0)]
+    assert parts(list(found.lanes["Delivery"])) == [("holds its message", 0.0, 1000.0)]
 
 
 def test_the_time_before_the_events_that_are_kept_is_unknown() -> None:
@@ -115,7 +115,7 @@ def test_a_message_from_the_ledger_needs_no_connection() -> None:
 def test_between_two_runs_delivery_and_connection_are_unknown() -> None:
     found = lanes_of([attempt(100.0, 75.0, outcome="failed"), attempt(50.0, 0.0, fence=2)], [], NOW)
     assert parts(list(found.lanes["Run"])) == [("failed", 0.0, 250.0), ("done", 500.0, 500.0)]
-    for lane, state in (("Delivery", "bound"), ("Connection", "connected")):
+    for lane, state in (("Delivery", "holds its message"), ("Connection", "connected")):
         assert parts(list(found.lanes[lane])) == [
             (state, 0.0, 250.0),
             ("unknown", 250.0, 250.0),
