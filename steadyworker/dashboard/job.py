@@ -13,9 +13,10 @@ from msgspec import Struct, field
 
 from steadyworker.clock import Times
 from steadyworker.dashboard.exported import ExportFacts, export_facts
-from steadyworker.dashboard.job_line import JobLine, job_line, why_text
+from steadyworker.dashboard.job_line import JobLine, job_line, reason_text, why_text
 from steadyworker.dashboard.notices import need_text
 from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
+from steadyworker.dashboard.queues import broker_text
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
 from steadyworker.ledger.facts import LOST, Action, Attempt, LinkEvent
@@ -197,7 +198,7 @@ def _letter(row: Row, ledger: Ledger) -> DeadLetterLine | None:
     """Return the dead letter of a round; None if the round has none."""
     if row.state is not State.DEAD and not (row.state is State.MOVING and row.target is Moving.DEAD):
         return None
-    reason = redact(row.reason) or "no reason is recorded"
+    reason = redact(reason_text(row)) or "no reason is recorded"
     return DeadLetterLine(
         row.id.round, row.ended_at, reason, row.state is State.DEAD, ledger.message(row.id) is not None
     )
@@ -410,7 +411,7 @@ def _facts(job: ListedJob, line: JobLine, headers: Sequence[tuple[str, str]]) ->
     used = (line.elapsed or 0.0) / line.limit if line.limit else 0.0
     named = (
         ("queue", row.id.queue),
-        ("broker", row.id.namespace),
+        ("broker", broker_text(row.id.namespace)),
         ("round", str(row.id.round) if row.id.round else ""),
         ("tries", line.tries or ("rejected at once" if row.job_state is JobState.DEAD else "none failed")),
         ("worker process", ", ".join(text for text in (line.place, line.truth) if text)),

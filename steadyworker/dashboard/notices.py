@@ -173,7 +173,9 @@ def worker_name(worker: WorkerNow) -> str:
 
 def trouble_text(worker: WorkerNow, trouble: Trouble) -> str:
     """Return what a worker process needs, for people."""
-    return sentence(*trouble_clauses(worker, trouble)) or "It reports that it is not ready."
+    clauses = trouble_clauses(worker, trouble)
+    texts = [sentence(clause) for clause in clauses] if trouble is Trouble.NOT_READY else [sentence(*clauses)]
+    return " ".join(filter(None, texts)) or "It reports that it is not ready."
 
 
 def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:

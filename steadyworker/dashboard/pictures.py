@@ -8,6 +8,7 @@ A process drops events while the ledger does not respond, so a time without know
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -57,7 +58,7 @@ class PictureSegment(Struct, frozen=True):
 
 
 class Strip(Struct, frozen=True):
-    """The last 24 hours of one queue of a worker process, the same in words, and what the process last reported."""
+    """The last 24 hours of one queue of a worker process, or the time since its start, the same in words, and what the process last reported."""
 
     queue: str
     report: QueueReport | None
@@ -89,7 +90,7 @@ def strip(
     most: int,
 ) -> Strip:
     """
-    Return the strip of a queue.
+    Return the strip of a queue; without a report, the process is gone or silent.
 
     Args:
         queue: The queue.
@@ -97,7 +98,7 @@ def strip(
         events: The events of the worker process and this queue since `now - DAY`, oldest first.
         began: The start of the process.
         until: Its last sign of life.
-        now: The right end of the strip.
+        now: The right end of the strip; the left end is a day before, or the start of the process.
         most: The number of segments; earlier changes are not drawn.
     """
     first = max(began, now - DAY)
@@ -111,10 +112,13 @@ def strip(
     text = f"{spans[-1][0]}, no loss recorded in {span(until - first)}"
     if lost:
         text = f"connection lost {count_text(len(lost), 'time')} in 24 hours, {span(sum(lost))} in all"
+    if report is None:
+        losses = f"; {text}" if lost else ""
+        text = f"last sign at {datetime.fromtimestamp(until, UTC):%H:%M:%S}, {spans[-1][0]} until then{losses}"
     if len(spans) > most:
         dropped = len(spans) - most
         spans = [("unknown", first, spans[dropped][1], f"{count_text(dropped, 'change')} not drawn"), *spans[dropped:]]
-    return Strip(queue, report, [_segment(each, now - DAY, now, DAY_WIDTH, "") for each in spans], text)
+    return Strip(queue, report, [_segment(each, first, now, DAY_WIDTH, "") for each in spans], text)
 
 
 def lanes_of(

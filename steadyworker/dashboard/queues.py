@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -25,6 +26,7 @@ HOUR = 3600.0
 MOST_QUEUES = 50
 """The number of queues in a part of the list, so that a page has less than 100 kB; with more, those that need a person, and paused ones, come first."""
 
+_EMBEDDED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _UNMEASURED = "no worker process of this ledger has measured it within a day"
 _NUMBERS = ("ready", "oldest_age", "delayed", "unacked", "dead", "consumers")
 
@@ -51,6 +53,11 @@ class QueueLine(Struct, frozen=True):
     runs: RunsOfQueue
     unknown: Sequence[tuple[str, str]]
     notices: Sequence[Notice]
+
+
+def broker_text(namespace: str) -> str:
+    """Return the name of a broker for people: the name of an embedded one is an id that it gave itself."""
+    return "embedded queue" if _EMBEDDED.fullmatch(namespace) else namespace
 
 
 class QueuesPage(Struct, frozen=True):

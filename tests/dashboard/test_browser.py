@@ -187,7 +187,7 @@ def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) ->
         "Workers",
         "Warnings",
         "Actions",
-        "Pause",
+        "Stop refreshing",
         "failed",
         "host-4:4004",
     ]
@@ -221,7 +221,7 @@ def test_a_pause_stops_the_refresh(browser: Browser, url: str, fleet: FleetOfFac
     browser.run("document.getElementById('pause').focus()")
     browser.press("Enter")
     assert browser.run("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
-    assert browser.run("document.getElementById('pause').textContent") == "Resume"
+    assert browser.run("document.getElementById('pause').textContent") == "Refresh again"
     assert "no longer refreshes" in browser.run("document.getElementById('refresh').textContent")
     fleet.ledger.facts.act(_action("while paused"))
     fleet.clock.advance(2.0)

@@ -117,7 +117,10 @@ def test_a_job_has_its_dead_letters(facts: FleetOfFacts, page: ASGIApp) -> None:
         "A worker process has still to send the letter. The ledger has its message, so a replay needs no letter."
         in answered.words
     )
-    assert "exhausted, 10:24:50 . The ledger has its message, so a replay needs no letter." in answered.words
+    assert (
+        "gave up after 5 failures, 10:24:50 . The ledger has its message, so a replay needs no letter."
+        in answered.words
+    )
     assert "2 dead letters of all jobs of this queue, measured 5 s ago. This job among the failures" in answered.words
     assert 'href="/failures?broker=shop&amp;queue=exports&amp;text=letter"' in answered.text
     assert SECRET not in answered.text

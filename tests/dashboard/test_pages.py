@@ -89,13 +89,13 @@ def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
     for text in (
         "8 things need a person",
         "4 jobs run; 9 worker processes live; 40 messages are ready, the oldest for 30 min 00 s.",
-        "dead failed in exports Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
+        "dead failed in exports Failed for good 30 s ago: gave up: ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
         "gone host-4:4004 Died 15 s ago; another takes over its 1 job: read its log, and start it again.",
         "crash loop host-3:4003 Crash loop: 2 predecessors died within an hour: read the log of the last one.",
         "crashing crashing in exports 2 crashes since its last checkpoint, the last: killed by SIGSEGV. steadyworker cancel exports crashing ends it.",
         "stuck stuck in exports No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it.",
         "detached host-2:4002 No connection to the broker of exports, refunds: its jobs go on; check broker and network.",
-        "not ready host-9:4009 The ledger did not respond for 12 s; The disk of /var/lib has 1 % of free space.",
+        "not ready host-9:4009 The ledger did not respond for 12 s. The disk of /var/lib has 1 % of free space. Remedy: make space.",
         "unknown consumers exports 3 consumers at the broker that no worker process of this ledger explains",
     ):
         assert text in words
@@ -207,6 +207,13 @@ def test_a_queue_has_its_numbers_and_what_is_unknown(page: ASGIApp) -> None:
     assert "Unknown unacked, consumers: the broker's statistics are off." in words
 
 
+def test_the_id_of_an_embedded_broker_is_no_name(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.ledger.bind("0f8fad5b-d9cb-469f-a165-70867728950e", "local", "b")
+    answered = request(page, "/queues")
+    assert "local embedded queue" in answered.words
+    assert "0f8fad5b" not in answered.words
+
+
 def test_of_many_queues_those_in_need_come_first_on_a_small_page(facts: FleetOfFacts) -> None:
     for number in range(250):
         facts.ledger.bind("shop", f"a-queue-{number}", "shop")
@@ -304,7 +311,7 @@ def test_a_running_job_names_what_it_needs(page: ASGIApp) -> None:
         ("crashing", "Waits for its retry, due in 9 min 30 s; its last run: killed by SIGSEGV."),
         (
             "failed",
-            "Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
+            "Failed for good 30 s ago: gave up: ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
         ),
         ("cancelled", "Cancelled 30 s ago: wrong month."),
         (
@@ -320,7 +327,7 @@ def test_each_state_is_a_sentence(page: ASGIApp, key: str, sentence: str) -> Non
 def test_the_log_of_actions_names_who_did_what(page: ASGIApp) -> None:
     answered = request(page, "/actions")
     assert (
-        "ann@desk dead replay exports export-m-0 , export-m-1 , export-m-2 and 211 other jobs error ValueError"
+        "dead replay 10:24:50 ann@desk exports export-m-0 , export-m-1 , export-m-2 and 211 other jobs error ValueError"
         in answered.words
     )
     assert '<a class="mono" href="/job/shop/exports/export-m-0">' in answered.text

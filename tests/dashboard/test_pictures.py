@@ -31,7 +31,7 @@ def test_a_day_without_an_event_is_what_the_process_reports() -> None:
     assert day() == [("connected", 0.0, 1440.0)]
     assert day(connected=False) == [("lost", 0.0, 1440.0)]
     assert day(connected=None) == [("unknown", 0.0, 1440.0)]
-    assert day(began=6 * HOUR) == [("connected", 1080.0, 360.0)]
+    assert day(began=6 * HOUR) == [("connected", 0.0, 1440.0)]
 
 
 def test_an_event_proves_the_state_before_it() -> None:
@@ -48,7 +48,9 @@ def test_a_report_that_contradicts_the_events_leaves_the_state_unknown() -> None
 
 
 def test_a_process_that_died_has_no_state_after_its_end() -> None:
-    assert day(began=12 * HOUR, until=6 * HOUR, connected=None) == [("unknown", 720.0, 360.0)]
+    assert day(began=12 * HOUR, until=6 * HOUR, connected=None) == [("unknown", 0.0, 720.0)]
+    died = strip("q", None, [event("connected", HOUR)], NOW - HOUR, NOW - 60.0, NOW, 50)
+    assert died.text == "last sign at 13:45:40, connected until then"
 
 
 def test_a_short_loss_is_visible_and_has_its_cause() -> None:
