@@ -19,7 +19,7 @@ from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of,
 from steadyworker.dashboard.queues import broker_text
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
-from steadyworker.ledger.facts import LOST, Action, Attempt, LinkEvent
+from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Action, Attempt, LinkEvent
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted, liveness
 from steadyworker.ledger.need_words import START_ONE, owner_clause, remedy_clause, sentence
@@ -175,7 +175,7 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
         sentence_of(job, line, now),
         need,
         "" if need else hint_of(job, line, consumed=_consumed(job, ledger)),
-        f"{line.progress} {span(line.silent)} ago" if line.progress and line.silent is not None else "",
+        f"{line.progress}, {span(line.silent)} ago" if line.progress and line.silent is not None else "",
         _facts(job, line, headers or ()),
         [("first seen", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
         lanes_of([run for _, run in runs], events, now, row.settled if row.state is State.DONE else "", signs)
@@ -417,6 +417,7 @@ def _facts(job: ListedJob, line: JobLine, headers: Sequence[tuple[str, str]]) ->
         ("worker process", ", ".join(text for text in (line.place, line.truth) if text)),
         ("time limit of a run", f"{span(line.limit)} ({used * 100:.0f} % used)" if line.limit else ""),
         ("last progress", f"{span(line.silent)} ago" if line.silent is not None else ""),
+        ("last checkpoint", plain_text(row.checkpoint, CHECKPOINT_SHOWN) if row.checkpoint is not None else ""),
         ("reason", line.why),
         ("trace id", next((found[1] for found in traces if found is not None), "")),
         ("message", ACKNOWLEDGED[row.settled] if row.state is State.DONE else ""),

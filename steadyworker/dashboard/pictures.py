@@ -8,7 +8,6 @@ A process drops events while the ledger does not respond, so a time without know
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -113,8 +112,8 @@ def strip(
     if lost:
         text = f"connection lost {count_text(len(lost), 'time')} in 24 hours, {span(sum(lost))} in all"
     if report is None:
-        losses = f"; {text}" if lost else ""
-        text = f"last sign at {datetime.fromtimestamp(until, UTC):%H:%M:%S}, {spans[-1][0]} until then{losses}"
+        known = "no event is recorded" if spans[-1][0] == "unknown" else f"{spans[-1][0]} until then"
+        text = "; ".join([f"last sign {span(now - until)} ago, {known}", *([text] if lost else [])])
     if len(spans) > most:
         dropped = len(spans) - most
         spans = [("unknown", first, spans[dropped][1], f"{count_text(dropped, 'change')} not drawn"), *spans[dropped:]]

@@ -50,7 +50,7 @@ def test_a_report_that_contradicts_the_events_leaves_the_state_unknown() -> None
 def test_a_process_that_died_has_no_state_after_its_end() -> None:
     assert day(began=12 * HOUR, until=6 * HOUR, connected=None) == [("unknown", 0.0, 720.0)]
     died = strip("q", None, [event("connected", HOUR)], NOW - HOUR, NOW - 60.0, NOW, 50)
-    assert died.text == "last sign at 13:45:40, connected until then"
+    assert died.text == "last sign 1 min 00 s ago, connected until then"
 
 
 def test_a_short_loss_is_visible_and_has_its_cause() -> None:
