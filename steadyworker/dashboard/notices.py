@@ -39,10 +39,12 @@ class ButtonOfJob(Protocol):
     @property
     def do(self) -> str:
         """The action."""
+        ...
 
     @property
     def label(self) -> str:
         """The text of the button."""
+        ...
 
 
 Button = TypeVar("Button", bound=ButtonOfJob)
