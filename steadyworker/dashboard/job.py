@@ -261,7 +261,8 @@ def hint_of(job: ListedJob, line: JobLine, *, consumed: bool) -> str:
         elif not consumed:
             text = f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
         elif row.job_state is JobState.INTERRUPTED:
-            text = "A worker process of its queue runs it with the next free slot, from its last checkpoint."
+            begin = "from its last checkpoint" if row.checkpoint is not None else "from the start"
+            text = f"A worker process of its queue runs it with the next free slot, {begin}."
         elif row.due_in:
             now = f"`steadyworker retry {queue} {key}` makes it due now"
             text = f"A worker process of its queue runs it at that time. {now}."
@@ -353,9 +354,9 @@ def _events(once: ReadOnce, runs: Sequence[tuple[int, Attempt]], queue: str, now
 
 def _last_signs(
     job: ListedJob, runs: Sequence[Attempt], events: Sequence[LinkEvent], ledger: Ledger, now: float
-) -> Mapping[int, float]:
+) -> Mapping[tuple[int, float], float]:
     """
-    Return the last sign of life for the fence of each run whose worker process did not record its end.
+    Return the last sign of life for fence and start of each run whose worker process did not record its end.
 
     It is the last renewal or event of the worker process during the run, or the start of the run.
     """
@@ -366,20 +367,23 @@ def _last_signs(
         if run.outcome == LOST or (run.ended_at is None and not (lives and run.fence == job.row.fence)):
             end = now if run.ended_at is None else run.ended_at
             found = [min(seen.get(run.owner, run.started_at), end), *(each.at for each in events_of(run, events, now))]
-            signs[run.fence] = max(run.started_at, *found)
+            signs[run.fence, run.started_at] = max(run.started_at, *found)
     return signs
 
 
 def _run_blocks(
-    runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent], signs: Mapping[int, float], now: float
+    runs: Sequence[tuple[int, Attempt]],
+    events: Sequence[LinkEvent],
+    signs: Mapping[tuple[int, float], float],
+    now: float,
 ) -> Sequence[StoryBlock]:
     blocks = []
     for number, (round_, attempt) in enumerate(runs, 1):
-        sign = signs.get(attempt.fence)
+        sign = signs.get((attempt.fence, attempt.started_at))
         until = now if attempt.ended_at is None else attempt.ended_at
         outcome = "goes on" if attempt.ended_at is None else ENDED.get(attempt.outcome, attempt.outcome)
         if sign is not None and attempt.ended_at is None:
-            outcome = "its worker process is gone"
+            outcome = "no end is recorded"
         found = [
             (event.at, EVENTS.get(event.event, event.event), redact(event.why))
             for event in events_of(attempt, events, now)

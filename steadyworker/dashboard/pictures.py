@@ -125,13 +125,13 @@ def lanes_of(
     events: Sequence[LinkEvent],
     now: float,
     settled: str = "",
-    signs: Mapping[int, float] | None = None,
+    signs: Mapping[tuple[int, float], float] | None = None,
 ) -> Lanes:
     """
     Return the picture of these runs, which is not empty; the events are those of the queue, oldest first.
 
     `settled` is `Row.settled` of a job that is done, for the mark of the acknowledgement at the end.
-    `signs` has the last sign of life for the fence of each run whose end no process recorded; all is unknown after it.
+    `signs` has the last sign of life for fence and start of each run whose end no process recorded; all is unknown after it.
     Between two runs the delivery and the connection are unknown, because no process records them for the job.
     """
     runs = sorted(runs, key=lambda run: run.started_at)
@@ -141,12 +141,12 @@ def lanes_of(
     last = began
     for number, run in enumerate(runs, 1):
         end = now if run.ended_at is None else run.ended_at
-        until = (signs or {}).get(run.fence, end)
+        until = (signs or {}).get((run.fence, run.started_at), end)
         own = [event for event in events_of(run, events, now) if event.at <= until]
         known = run.epoch is not None
         gap = [("unknown", last, run.started_at, "no run")] if run.started_at - last > (ended - began) / 1000 else []
         spans = {
-            "Run": [(run.outcome or ("running" if until == end else "lost"), run.started_at, until, "")],
+            "Run": [(run.outcome or "running", run.started_at, until, "")],
             "Delivery": [
                 *gap,
                 *_known_spans("holds its message" if known else "from the ledger", run, until, own, _DELIVERY, now),
@@ -158,7 +158,7 @@ def lanes_of(
         }
         for name, found in spans.items():
             words = f"run {number}: " if name == "Run" else f"{name.lower()} "
-            after = [("unknown", until, end, "its worker process is gone")] if until < end else []
+            after = [("unknown", until, end, "no sign of its worker process")] if until < end else []
             lanes[name] += [_segment(each, began, ended, RUNS_WIDTH, words) for each in [*found, *after]]
         last = max(last, end)
     if settled:

@@ -215,9 +215,9 @@ def test_the_run_of_a_dead_worker_process_ends_at_its_last_sign(facts: FleetOfFa
     del facts.living["worker-5"]
     facts.clock.advance(15.0)
     answered = request(page, "/job/shop/exports/gone")
-    assert "Run 1: its worker process is gone last sign after 15 s, from 10:24:50 to 10:25:05" in answered.words
+    assert "Run 1: no end is recorded last sign after 15 s, from 10:24:50 to 10:25:05" in answered.words
     assert "goes on " not in answered.words.partition("Story")[2]
-    assert '<rect class="lost" x="0.0" width="500.0"' in answered.text
+    assert '<rect class="running" x="0.0" width="500.0"' in answered.text
     assert answered.text.count('<rect class="unknown" x="500.0" width="500.0"') == 3
     seen = facts.ledger.read(JobId("shop", "exports", "gone"))
     assert seen is not None
@@ -227,6 +227,15 @@ def test_the_run_of_a_dead_worker_process_ends_at_its_last_sign(facts: FleetOfFa
     found = words(page, "gone")
     assert "Run 1: lost last sign after 15 s, from 10:24:50 to 10:25:05 , found lost 10:25:20" in found
     assert "Run 2: goes on for 2 s, from 10:25:20" in found
+
+
+def test_a_lost_run_of_one_round_leaves_the_runs_of_other_rounds_unchanged(facts: FleetOfFacts, page: ASGIApp) -> None:
+    """The fences of each round begin at 1."""
+    facts.run("again", "new", None, None, seconds=0)
+    facts.run("again", "replayed", None, Ending("done"), seconds=60, round_=1)
+    found = words(page, "again")
+    assert "Run 1: no end is recorded last sign" in found
+    assert "Run 2 of round 1: done after 1 min 00 s" in found
 
 
 def test_a_cancelled_job_is_no_failure(page: ASGIApp) -> None:
@@ -285,4 +294,4 @@ def test_an_interrupted_job_goes_on(facts: FleetOfFacts, page: ASGIApp) -> None:
     assert facts.ledger.interrupted(row.token, Counters(interruptions=1))
     found = words(page, "stopped")
     assert "A stop of its worker process ended its run; the job waits for its message." in found
-    assert "A worker process of its queue runs it with the next free slot, from its last checkpoint." in found
+    assert "A worker process of its queue runs it with the next free slot, from the start." in found
