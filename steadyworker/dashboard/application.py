@@ -35,8 +35,9 @@ from steadyworker.dashboard.csrf import is_led_by_other
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import ACTING, LONGEST_REASON, AskedAction, Forms
 from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.notices import helpful
 from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
-from steadyworker.dashboard.queues import queues_page
+from steadyworker.dashboard.queues import broker_text, queues_page
 from steadyworker.dashboard.reader import Reader, ReadOnce, ReadPage
 from steadyworker.dashboard.running import AskedLists, running_page
 from steadyworker.dashboard.warned import warnings_page
@@ -209,7 +210,9 @@ class _Pages:
             self._assets[names[ending]] = (content, kind)
         self._templates.globals |= {
             "assets": names,
+            "broker_text": broker_text,
             "cause_of": cause_of,
+            "helpful": helpful,
             "job_path": job_path,
             "longest_reason": LONGEST_REASON,
             "longest_text": LONGEST_TEXT,

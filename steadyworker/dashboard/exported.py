@@ -57,8 +57,8 @@ class ExportFacts(Struct, frozen=True):
     all_totals: int
 
 
-def export_facts(value: bytes | None) -> ExportFacts | None:
-    """Return what an export state has; None without a state, and for the state of an export class of the user."""
+def export_facts(value: bytes | None, *, done: bool = False) -> ExportFacts | None:
+    """Return what an export state has; None without a state, and for the state of an export class of the user; `done` is True for a job that is done."""
     try:
         state = msgspec.json.decode(value or b"", type=_KnownExport)
     except (msgspec.MsgspecError, UnicodeError):
@@ -67,6 +67,8 @@ def export_facts(value: bytes | None) -> ExportFacts | None:
         return None
     path = f"{state.folder}/{state.committed}" if state.folder else state.committed
     text = "The export goes on, or ended before its file was committed; these are the rows that are saved."
+    if done:
+        text = "The job is done, and this is the last position of its export: its worker process ended before it recorded the file."
     if state.committed:
         verify = f"`steadyworker verify {shlex.quote(path)}` checks it against its manifest, on a host that has it."
         text = f"The last file of this job is committed. This page reads no file: {verify}"

@@ -271,8 +271,8 @@ class Forms:
             return None
         stage, on = seen.report.stage, names_path(seen.owner)
         if stage == QUIET:
-            return self._offer("loud", on, stage, "Receive messages again", line.name)
-        return self._offer("quiet", on, stage, "Receive no messages", line.name)
+            return self._offer("loud", on, stage, "Start new jobs again", line.name)
+        return self._offer("quiet", on, stage, "Start no new jobs", line.name)
 
     def _offer(
         self, do: str, on: str, seen: str, label: str, about: str, fields: Sequence[str] = (), hint: str = ""

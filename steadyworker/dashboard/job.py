@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from itertools import islice
 
 import msgspec
@@ -12,12 +13,13 @@ from msgspec import Struct, field
 
 from steadyworker.clock import Times
 from steadyworker.dashboard.exported import ExportFacts, export_facts
-from steadyworker.dashboard.job_line import JobLine, job_line, why_text
+from steadyworker.dashboard.job_line import JobLine, job_line, reason_text, why_text
 from steadyworker.dashboard.notices import need_text
 from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
+from steadyworker.dashboard.queues import broker_text
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
-from steadyworker.ledger.facts import Action, Attempt, LinkEvent
+from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Action, Attempt, LinkEvent
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted, liveness
 from steadyworker.ledger.need_words import START_ONE, owner_clause, remedy_clause, sentence
@@ -38,6 +40,10 @@ _MOST_ACTIONS = 50
 _MOST_HEADERS = 50
 _LARGEST_JSON = 64 << 10
 
+_EXACT = msgspec.json.Decoder(float_hook=Decimal)
+_AS_NUMBERS = msgspec.json.Encoder(decimal_format="number")
+"""With these, a number of a payload is shown as its sender wrote it."""
+
 _LEVELS = {"done": "fine", "failed": "error", "rejected": "error", "crashed": "error", "lost": "error"}
 
 
@@ -50,7 +56,8 @@ class StoryBlock(Struct, frozen=True):
         number: The number of the run, from 1; 0 for an action.
         attempt: The run; None for an action.
         because, outcome, level: Why the run began and how it ended, in words; the colour of its outcome.
-        seconds: The length of the run; until now if it goes on.
+        seconds: The length of the run; until now if it goes on, and until the last sign of life of a worker process that is gone.
+        last_sign: This last sign; None for a run that goes on, or whose worker process recorded its end.
         error: Why the run ended so.
         events: The events of the connection during the run: time, words, cause.
         action: The action; None for a run.
@@ -64,6 +71,7 @@ class StoryBlock(Struct, frozen=True):
     outcome: str = ""
     level: str = ""
     seconds: float = 0.0
+    last_sign: float | None = None
     error: str = ""
     events: Sequence[tuple[float, str, str]] = ()
     action: Action | None = None
@@ -97,6 +105,7 @@ class JobPage(Struct, frozen=True):
         sentence: Its state in a sentence.
         need: What it needs; empty if it needs nothing.
         hint: Whether it makes progress, and what a person can do; empty if `need` has this, or if nothing is to do.
+        at: Its progress and the age of the progress; empty without one.
         facts: Names and values, for people.
         lanes: The picture of the runs and the connection under them; None without a run.
         story: Its runs and the actions of people, oldest first.
@@ -114,6 +123,7 @@ class JobPage(Struct, frozen=True):
     sentence: str
     need: str
     hint: str
+    at: str
     facts: Sequence[tuple[str, str]]
     times: Sequence[tuple[str, float | None]]
     lanes: Lanes | None
@@ -152,7 +162,8 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     ]
     actions = ledger.facts.actions(None, row.id.namespace, row.id.queue, row.id.key, limit=_MOST_ACTIONS)
     events = _events(once, runs, row.id.queue, now)
-    story = [*_run_blocks(runs, events, now), *(StoryBlock(action.at, action=action) for action in actions)]
+    signs = _last_signs(job, [run for _, run in runs], events, ledger, now)
+    story = [*_run_blocks(runs, events, signs, now), *(StoryBlock(action.at, action=action) for action in actions)]
     result = ledger.facts.result(row.id) if row.state is State.DONE else None
     message = ledger.message(row.id)
     headers = None if message is None else headers_of(message)
@@ -164,9 +175,10 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
         sentence_of(job, line, now),
         need,
         "" if need else hint_of(job, line, consumed=_consumed(job, ledger)),
+        f"{line.progress}, {span(line.silent)} ago" if line.progress and line.silent is not None else "",
         _facts(job, line, headers or ()),
-        [("recorded", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
-        lanes_of([run for _, run in runs], events, now, row.settled if row.state is State.DONE else "")
+        [("first seen", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
+        lanes_of([run for _, run in runs], events, now, row.settled if row.state is State.DONE else "", signs)
         if runs
         else None,
         sorted(story, key=lambda block: (block.at, block.number)),
@@ -175,7 +187,7 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
         None if message is None else shown(message.body),
         headers,
         0 if message is None else len(message.body),
-        export_facts(row.export_state),
+        export_facts(row.export_state, done=row.state is State.DONE),
         letters,
         row.conflicts,
         _waiting_letters(row, ledger) if letters or row.conflicts else None,
@@ -186,7 +198,7 @@ def _letter(row: Row, ledger: Ledger) -> DeadLetterLine | None:
     """Return the dead letter of a round; None if the round has none."""
     if row.state is not State.DEAD and not (row.state is State.MOVING and row.target is Moving.DEAD):
         return None
-    reason = redact(row.reason) or "no reason is recorded"
+    reason = redact(reason_text(row)) or "no reason is recorded"
     return DeadLetterLine(
         row.id.round, row.ended_at, reason, row.state is State.DEAD, ledger.message(row.id) is not None
     )
@@ -242,16 +254,21 @@ def hint_of(job: ListedJob, line: JobLine, *, consumed: bool) -> str:
     queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     if row.job_state is JobState.RUNNING:
         return _running_hint(job, line, f"{queue} {key}")
-    if row.job_state not in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
-        return ""
-    if job.pause is not None:
-        return f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
-    if not consumed:
-        return f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
-    if row.job_state is JobState.INTERRUPTED:
-        return "It is not stuck: a worker process of its queue runs it next, with its checkpoint."
-    due = "at that time" if row.due_in else "with its next free slot"
-    return f"It is not stuck: a worker process of its queue runs it {due}. `steadyworker retry {queue} {key}` starts it now."
+    text = ""
+    if row.job_state in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
+        if job.pause is not None:
+            text = f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
+        elif not consumed:
+            text = f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
+        elif row.job_state is JobState.INTERRUPTED:
+            begin = "from its last checkpoint" if row.checkpoint is not None else "from the start"
+            text = f"A worker process of its queue runs it with the next free slot, {begin}."
+        elif row.due_in:
+            now = f"`steadyworker retry {queue} {key}` makes it due now"
+            text = f"A worker process of its queue runs it at that time. {now}."
+        else:
+            text = "It is due now: a worker process of its queue runs it with the next free slot."
+    return text
 
 
 def _running_hint(job: ListedJob, line: JobLine, named: str) -> str:
@@ -264,18 +281,23 @@ def _running_hint(job: ListedJob, line: JobLine, named: str) -> str:
         if line.limit is None
         else f"its time limit ends the run in {span(max(0.0, line.limit - (line.elapsed or 0.0)))}"
     )
+    ends_it = f"`steadyworker cancel {named}` ends it."
     if line.silent is not None and line.silent <= (line.elapsed or 0.0):
-        progress = f"its last progress is {span(line.silent)} old"
-        if _moves(line):
-            return sentence(f"it is not stuck: {progress}", left)
-        return sentence(f"{progress}; it counts as stuck after {span(STUCK_AFTER)} without any", left)
-    ends = left or "it has no time limit"
-    return f"{sentence('its run has reported no progress, so nothing shows whether it is stuck', ends)} `steadyworker cancel {named}` ends it."
+        if line.moves:
+            return sentence(f"it makes progress: the last was {span(line.silent)} ago", left)
+        before = f"; before that, one of its steps took about {_short(line.step)}" if line.step is not None else ""
+        may = "it may hang, and " if before else ""
+        counts = f"{may}it counts as stuck after {span(STUCK_AFTER)}"
+        return f"No progress for {span(line.silent)}{before}. {sentence(counts, left)} {ends_it}"
+    nothing = "its run has reported no progress, so nothing shows whether it is stuck"
+    return f"{sentence(nothing, left or 'it has no time limit')} {ends_it}"
 
 
-def _moves(line: JobLine) -> bool:
-    """Return whether the last progress is so new that a rate and a verdict can come from it."""
-    return line.silent is not None and line.silent < STUCK_AFTER / 6
+def _short(seconds: float) -> str:
+    """Return a duration for people; one of less than ten seconds has a fraction."""
+    if seconds < 0.1:  # noqa: PLR2004 - what people notice
+        return "under 0.1 s"
+    return f"{seconds:.1f} s" if seconds < 10 else span(seconds)  # noqa: PLR2004 - two digits are enough
 
 
 def _running_sentence(job: ListedJob, line: JobLine) -> str:
@@ -288,7 +310,7 @@ def _running_sentence(job: ListedJob, line: JobLine) -> str:
     parts = [
         f"{runs} for {span(line.elapsed)} on {place}",
         line.progress,
-        f"{line.left} left" if line.left and _moves(line) else "",
+        f"{line.left} left" if line.left else "",
     ]
     detached = owner is not None and not owner.connected
     goes_on = "; its worker process has no connection to the broker, and the run goes on" if detached else ""
@@ -300,8 +322,8 @@ def shown(value: bytes) -> str:
     text: str | None = None
     if len(value) <= _LARGEST_JSON:
         try:
-            data = without_secrets(msgspec.json.decode(value))
-            text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+            data = without_secrets(_EXACT.decode(value))
+            text = msgspec.json.format(_AS_NUMBERS.encode(data), indent=2).decode()
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             text = None
     return plain_text(value if text is None else text, MOST_SHOWN)
@@ -330,9 +352,38 @@ def _events(once: ReadOnce, runs: Sequence[tuple[int, Attempt]], queue: str, now
     return [event for event in found if event.owner in owners and event.queue == queue]
 
 
-def _run_blocks(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent], now: float) -> Sequence[StoryBlock]:
+def _last_signs(
+    job: ListedJob, runs: Sequence[Attempt], events: Sequence[LinkEvent], ledger: Ledger, now: float
+) -> Mapping[tuple[int, float], float]:
+    """
+    Return the last sign of life for fence and start of each run whose worker process did not record its end.
+
+    It is the last renewal or event of the worker process during the run, or the start of the run.
+    """
+    seen = {owner.owner: now - owner.seen_ago for owner in ledger.owners()}
+    lives = job.row.state is State.RUNNING and job.owner is not None and job.owner.liveness is not Liveness.GONE
+    signs = {}
+    for run in runs:
+        if run.outcome == LOST or (run.ended_at is None and not (lives and run.fence == job.row.fence)):
+            end = now if run.ended_at is None else run.ended_at
+            found = [min(seen.get(run.owner, run.started_at), end), *(each.at for each in events_of(run, events, now))]
+            signs[run.fence, run.started_at] = max(run.started_at, *found)
+    return signs
+
+
+def _run_blocks(
+    runs: Sequence[tuple[int, Attempt]],
+    events: Sequence[LinkEvent],
+    signs: Mapping[tuple[int, float], float],
+    now: float,
+) -> Sequence[StoryBlock]:
     blocks = []
     for number, (round_, attempt) in enumerate(runs, 1):
+        sign = signs.get((attempt.fence, attempt.started_at))
+        until = now if attempt.ended_at is None else attempt.ended_at
+        outcome = "goes on" if attempt.ended_at is None else ENDED.get(attempt.outcome, attempt.outcome)
+        if sign is not None and attempt.ended_at is None:
+            outcome = "no end is recorded"
         found = [
             (event.at, EVENTS.get(event.event, event.event), redact(event.why))
             for event in events_of(attempt, events, now)
@@ -347,9 +398,10 @@ def _run_blocks(runs: Sequence[tuple[int, Attempt]], events: Sequence[LinkEvent]
                 round_,
                 attempt,
                 f"{BECAUSE.get(because, because)}{semicolon}{more}",
-                ENDED.get(attempt.outcome, attempt.outcome) if attempt.ended_at is not None else "goes on",
-                _LEVELS.get(attempt.outcome, "" if attempt.outcome else "running"),
-                (attempt.ended_at if attempt.ended_at is not None else now) - attempt.started_at,
+                outcome,
+                "error" if sign is not None else _LEVELS.get(attempt.outcome, "" if attempt.outcome else "running"),
+                (until if sign is None else sign) - attempt.started_at,
+                sign,
                 redact("; ".join(reason for reason in reasons if reason)),
                 found,
             )
@@ -363,12 +415,13 @@ def _facts(job: ListedJob, line: JobLine, headers: Sequence[tuple[str, str]]) ->
     used = (line.elapsed or 0.0) / line.limit if line.limit else 0.0
     named = (
         ("queue", row.id.queue),
-        ("broker", row.id.namespace),
+        ("broker", broker_text(row.id.namespace)),
         ("round", str(row.id.round) if row.id.round else ""),
-        ("tries", line.tries or "none failed"),
+        ("tries", line.tries or ("rejected at once" if row.job_state is JobState.DEAD else "none failed")),
         ("worker process", ", ".join(text for text in (line.place, line.truth) if text)),
         ("time limit of a run", f"{span(line.limit)} ({used * 100:.0f} % used)" if line.limit else ""),
         ("last progress", f"{span(line.silent)} ago" if line.silent is not None else ""),
+        ("last checkpoint", plain_text(row.checkpoint, CHECKPOINT_SHOWN) if row.checkpoint is not None else ""),
         ("reason", line.why),
         ("trace id", next((found[1] for found in traces if found is not None), "")),
         ("message", ACKNOWLEDGED[row.settled] if row.state is State.DONE else ""),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+from urllib.parse import urlencode
 
 from msgspec import Struct
 
 from steadyworker.backends.waiting import RECENT, QueueNow
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.job_line import why_text
+from steadyworker.ledger.base import Row
 from steadyworker.ledger.fleet import Trouble, WorkerNow
-from steadyworker.ledger.listing import ListedJob, Need
+from steadyworker.ledger.listing import ListedJob, Liveness, Need
 from steadyworker.ledger.lost import advice
 from steadyworker.ledger.need_words import (
     START_ONE,
@@ -22,6 +26,28 @@ from steadyworker.ledger.need_words import (
 )
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
+
+MOST_DEAD, MOST_CAUSES, MOST_OF_A_CAUSE = 500, 10, 3
+"""The numbers of dead jobs that the notices are made of, of causes with notices of their own, and of notices of one cause."""
+
+_COMMANDS = {"cancel": "cancel", "retry": "retry", "replay": "dead replay"}
+
+
+class ButtonOfJob(Protocol):
+    """A button of a job: its action and its text."""
+
+    @property
+    def do(self) -> str:
+        """The action."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """The text of the button."""
+        ...
+
+
+Button = TypeVar("Button", bound=ButtonOfJob)
 
 
 class Notice(Struct, frozen=True):
@@ -36,6 +62,7 @@ class Notice(Struct, frozen=True):
         path: The address of its page, below the root of the dashboard.
         text: Why it needs a person, and the remedy; a part in backticks is a command.
         explain: The entry of the catalogue; empty if there is none.
+        row: The job; None for a worker process, a queue, and several jobs.
     """
 
     level: str
@@ -45,6 +72,18 @@ class Notice(Struct, frozen=True):
     path: str
     text: str
     explain: str = ""
+    row: Row | None = None
+
+
+def helpful(text: str, row: Row, offers: Sequence[Button]) -> tuple[str, Sequence[Button]]:
+    """Return a text about a job with the names of the offered buttons in place of commands, and these buttons."""
+    found = []
+    for offer in offers:
+        command = f"`steadyworker {_COMMANDS.get(offer.do)} {shlex.quote(row.id.queue)} {shlex.quote(row.id.key)}`"
+        if command in text:
+            text = text.replace(command, offer.label)
+            found.append(offer)
+    return text, found
 
 
 def job_notice(job: ListedJob, now: float) -> Notice:
@@ -54,14 +93,40 @@ def job_notice(job: ListedJob, now: float) -> Notice:
     level = "warning" if job.need in (Need.STUCK, Need.CRASHING) else "error"
     path = job_path(id.namespace, id.queue, id.key)
     explain = "check.lost-messages" if job.need in (Need.STRANDED, Need.OVERDUE) else ""
-    return Notice(level, job.need.value, id.key, id.queue, path, need_text(job, now), explain)
+    return Notice(level, job.need.value, id.key, id.queue, path, need_text(job, now), explain, job.row)
+
+
+def dead_notices(jobs: Sequence[ListedJob], number: int, now: float) -> list[Notice]:
+    """Return the notices about dead jobs, newest first; many of one queue and one cause are one notice, and `number` counts all."""
+    causes: dict[tuple[str, str, str], list[ListedJob]] = {}
+    for job in jobs:
+        id = job.row.id
+        causes.setdefault((id.namespace, id.queue, job.row.error_class or job.row.reason), []).append(job)
+    notices = []
+    for (namespace, queue, _), alike in list(causes.items())[:MOST_CAUSES]:
+        number -= len(alike)
+        if len(alike) <= MOST_OF_A_CAUSE:
+            notices += [job_notice(job, now) for job in alike]
+            continue
+        newest = alike[0].row
+        when = f", {span(now - newest.ended_at)} ago" if newest.ended_at is not None else ""
+        text = redact(f"The latest is {newest.id.key}{when}: {why_text(alike[0])}.")
+        path = f"/failures?{urlencode({'broker': namespace, 'queue': queue}, errors='surrogatepass')}"
+        notices.append(Notice("error", Need.DEAD.value, count_text(len(alike), "job"), queue, path, text))
+    if number:
+        text = "They are older, or have other causes."
+        notices.append(Notice("error", Need.DEAD.value, count_text(number, "other job"), "", "/failures", text))
+    return notices
 
 
 def need_text(job: ListedJob, now: float) -> str:
     """Return what a job needs, with the command that helps; an empty text if it needs nothing."""
-    row, text, remedy = job.row, "", sentence(remedy_clause(job))
-    match job.need:
-        case Need.STRANDED | Need.OVERDUE if job.orphan is not None:
+    row, text, remedy, need = job.row, "", sentence(remedy_clause(job)), job.need
+    owner = job.owner
+    if need is Need.OVERDUE and owner is not None and owner.liveness is Liveness.GONE and not owner.heirs:
+        need = Need.NO_WORKER  # which also is the reason why it is late
+    match need:
+        case Need.STRANDED | Need.OVERDUE if job.orphan is not None and row.owner is None:
             text = f"Its message did not come for {span(job.orphan.unseen_for)}: {advice(job.orphan)}."
         case Need.STRANDED | Need.OVERDUE if job.unsure:
             text = (
@@ -114,7 +179,9 @@ def worker_name(worker: WorkerNow) -> str:
 
 def trouble_text(worker: WorkerNow, trouble: Trouble) -> str:
     """Return what a worker process needs, for people."""
-    return sentence(*trouble_clauses(worker, trouble)) or "It reports that it is not ready."
+    clauses = trouble_clauses(worker, trouble)
+    texts = [sentence(clause) for clause in clauses] if trouble is Trouble.NOT_READY else [sentence(*clauses)]
+    return " ".join(filter(None, texts)) or "It reports that it is not ready."
 
 
 def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:

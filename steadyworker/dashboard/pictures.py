@@ -32,7 +32,7 @@ _CONNECTION = {
 _CONNECTION_OF_RUN = {**_CONNECTION, "adopted": "connected"}
 """A new delivery proves a connection, also if no event of its begin was recorded."""
 
-_DELIVERY = {"delivery-lost": "lost", "adopted": "bound"}
+_DELIVERY = {"delivery-lost": "lost", "adopted": "holds its message"}
 _BEFORE = {"lost": "connected", "blocked": "connected", "unblocked": "blocked", "draining": "connected"}
 """The state that the first event of a strip proves for the time before it."""
 
@@ -57,7 +57,7 @@ class PictureSegment(Struct, frozen=True):
 
 
 class Strip(Struct, frozen=True):
-    """The last 24 hours of one queue of a worker process, the same in words, and what the process last reported."""
+    """The last 24 hours of one queue of a worker process, or the time since its start, the same in words, and what the process last reported."""
 
     queue: str
     report: QueueReport | None
@@ -73,6 +73,11 @@ class Lanes(Struct, frozen=True):
     ended: float
     text: str
 
+    @property
+    def unknown(self) -> bool:
+        """Whether a part of the picture is unknown."""
+        return any(each.state == "unknown" for segments in self.lanes.values() for each in segments)
+
 
 def strip(
     queue: str,
@@ -84,7 +89,7 @@ def strip(
     most: int,
 ) -> Strip:
     """
-    Return the strip of a queue.
+    Return the strip of a queue; without a report, the process is gone or silent.
 
     Args:
         queue: The queue.
@@ -92,7 +97,7 @@ def strip(
         events: The events of the worker process and this queue since `now - DAY`, oldest first.
         began: The start of the process.
         until: Its last sign of life.
-        now: The right end of the strip.
+        now: The right end of the strip; the left end is a day before, or the start of the process.
         most: The number of segments; earlier changes are not drawn.
     """
     first = max(began, now - DAY)
@@ -106,17 +111,27 @@ def strip(
     text = f"{spans[-1][0]}, no loss recorded in {span(until - first)}"
     if lost:
         text = f"connection lost {count_text(len(lost), 'time')} in 24 hours, {span(sum(lost))} in all"
+    if report is None:
+        known = "no event is recorded" if spans[-1][0] == "unknown" else f"{spans[-1][0]} until then"
+        text = "; ".join([f"last sign {span(now - until)} ago, {known}", *([text] if lost else [])])
     if len(spans) > most:
         dropped = len(spans) - most
         spans = [("unknown", first, spans[dropped][1], f"{count_text(dropped, 'change')} not drawn"), *spans[dropped:]]
-    return Strip(queue, report, [_segment(each, now - DAY, now, DAY_WIDTH, "") for each in spans], text)
+    return Strip(queue, report, [_segment(each, first, now, DAY_WIDTH, "") for each in spans], text)
 
 
-def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float, settled: str = "") -> Lanes:
+def lanes_of(
+    runs: Sequence[Attempt],
+    events: Sequence[LinkEvent],
+    now: float,
+    settled: str = "",
+    signs: Mapping[tuple[int, float], float] | None = None,
+) -> Lanes:
     """
     Return the picture of these runs, which is not empty; the events are those of the queue, oldest first.
 
     `settled` is `Row.settled` of a job that is done, for the mark of the acknowledgement at the end.
+    `signs` has the last sign of life for fence and start of each run whose end no process recorded; all is unknown after it.
     Between two runs the delivery and the connection are unknown, because no process records them for the job.
     """
     runs = sorted(runs, key=lambda run: run.started_at)
@@ -125,15 +140,16 @@ def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float, s
     lanes: dict[str, list[PictureSegment]] = {"Run": [], "Delivery": [], "Connection": []}
     last = began
     for number, run in enumerate(runs, 1):
-        until = now if run.ended_at is None else run.ended_at
-        own = events_of(run, events, now)
+        end = now if run.ended_at is None else run.ended_at
+        until = (signs or {}).get((run.fence, run.started_at), end)
+        own = [event for event in events_of(run, events, now) if event.at <= until]
         known = run.epoch is not None
         gap = [("unknown", last, run.started_at, "no run")] if run.started_at - last > (ended - began) / 1000 else []
         spans = {
             "Run": [(run.outcome or "running", run.started_at, until, "")],
             "Delivery": [
                 *gap,
-                *_known_spans("bound" if known else "from the ledger", run, until, own, _DELIVERY, now),
+                *_known_spans("holds its message" if known else "from the ledger", run, until, own, _DELIVERY, now),
             ],
             "Connection": [
                 *gap,
@@ -142,8 +158,9 @@ def lanes_of(runs: Sequence[Attempt], events: Sequence[LinkEvent], now: float, s
         }
         for name, found in spans.items():
             words = f"run {number}: " if name == "Run" else f"{name.lower()} "
-            lanes[name] += [_segment(each, began, ended, RUNS_WIDTH, words) for each in found]
-        last = max(last, until)
+            after = [("unknown", until, end, "no sign of its worker process")] if until < end else []
+            lanes[name] += [_segment(each, began, ended, RUNS_WIDTH, words) for each in [*found, *after]]
+        last = max(last, end)
     if settled:
         state = "unknown" if settled == "unknown" else "acknowledged"
         lanes["Delivery"].append(PictureSegment(state, RUNS_WIDTH - _MARK, _MARK, ACKNOWLEDGED[settled]))
@@ -185,7 +202,9 @@ def _spans(
     """
     why, epoch = "", 0
     for event in events:
-        if event.event not in changes or (event.event == "adopted" and state == changes["adopted"] != "bound"):
+        if event.event not in changes or (
+            event.event == "adopted" and state == changes["adopted"] != _DELIVERY["adopted"]
+        ):
             continue
         if changes is not _DELIVERY and event.event != "connected" and 0 < epoch < event.epoch:
             state, why = "unknown", "an event of this time was not recorded"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -12,17 +13,19 @@ from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
 from steadyworker.dashboard.notices import Notice, queue_notices
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
+from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import Minute, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Liveness, liveness
 from steadyworker.text.redaction import redact
-from steadyworker.units import span
+from steadyworker.units import count_text, span
 
 HOUR = 3600.0
 
 MOST_QUEUES = 50
 """The number of queues in a part of the list, so that a page has less than 100 kB; with more, those that need a person, and paused ones, come first."""
 
+_EMBEDDED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _NUMBERS = ("ready", "oldest_age", "delayed", "unacked", "dead", "consumers")
 
 
@@ -34,6 +37,7 @@ class QueueLine(Struct, frozen=True):
         now: The broker's numbers, the pause, and the worker processes.
         age: Seconds since a worker process measured the broker's numbers; None if no process did.
         slots, busy: The slots of the living worker processes, and those with a run; None if none of them reports slots.
+        waits: What waits because all slots are busy; empty if nothing does.
         runs: The runs that ended within the last hour.
         unknown: For each number that is unknown, its name and the reason.
         notices: What the queue needs.
@@ -43,9 +47,15 @@ class QueueLine(Struct, frozen=True):
     age: float | None
     slots: int | None
     busy: int | None
+    waits: str
     runs: RunsOfQueue
     unknown: Sequence[tuple[str, str]]
     notices: Sequence[Notice]
+
+
+def broker_text(namespace: str) -> str:
+    """Return the name of a broker for people: the name of an embedded one is an id that it gave itself."""
+    return "embedded queue" if _EMBEDDED.fullmatch(namespace) else namespace
 
 
 class QueuesPage(Struct, frozen=True):
@@ -73,16 +83,51 @@ def queue_lines(once: ReadOnce, now: float, namespace: str | None) -> list[Queue
     for minute in ledger.facts.minutes(now - HOUR, namespace):
         minutes.setdefault((minute.namespace, minute.queue), []).append(minute)
     ages = {(each.namespace, each.queue): each.age for each in ledger.facts.depths()}
-    reports: dict[str, list[QueueReport]] = {}
-    for owner in ledger.owners():
-        if owner.report is not None and liveness(owner, Times()) is not Liveness.GONE:
-            for name, report in owner.report.queues.items():
-                reports.setdefault(name, []).append(report)
+    reports = _reports(ledger)
     return [
         _line(each, ages.get(pair), reports.get(registered_name(*pair), []), minutes.get(pair, []))
         for each in queues_now(ledger, names)
         for pair in [(each.namespace, each.queue)]
     ]
+
+
+def _reports(ledger: Ledger) -> dict[str, list[QueueReport]]:
+    """Return what the living worker processes report of each queue, by its registered name."""
+    reports: dict[str, list[QueueReport]] = {}
+    for owner in ledger.owners():
+        if owner.report is not None and liveness(owner, Times()) is not Liveness.GONE:
+            for name, report in owner.report.queues.items():
+                reports.setdefault(name, []).append(report)
+    return reports
+
+
+def _slots_of(reports: Sequence[QueueReport]) -> tuple[int, int] | None:
+    """Return the numbers of slots, and of busy slots; None if no living worker process reports them."""
+    return (sum(each.slots for each in reports), sum(each.busy for each in reports)) if reports else None
+
+
+def _full(queue: QueueNow, slots: tuple[int, int] | None) -> str:
+    """Return that all slots of a queue with ready messages are busy; otherwise an empty text."""
+    if not queue.depth.ready or queue.pause is not None or slots is None or slots[1] < slots[0] or not slots[0]:
+        return ""
+    return "its only slot is busy" if slots[0] == 1 else f"all its {slots[0]:,} slots are busy"
+
+
+def waits_text(ledger: Ledger, queues: Sequence[QueueNow]) -> str:
+    """Return how many messages are ready in these queues, the age of the oldest, and whether all slots of its queue are busy."""
+    ready = sum(each.depth.ready or 0 for each in queues)
+    if not ready:
+        return ""
+    age = max(each.age for each in queues if each.depth.ready)
+    if age > RECENT:
+        return f"{count_text(ready, 'message')} {'was' if ready == 1 else 'were'} ready {span(age)} ago"
+    text = f"{count_text(ready, 'message')} {'is' if ready == 1 else 'are'} ready"
+    oldest = max((each for each in queues if each.depth.ready), key=lambda each: each.depth.oldest_age or 0.0)
+    if oldest.depth.oldest_age is None:
+        return text
+    full = _full(oldest, _slots_of(_reports(ledger).get(registered_name(oldest.namespace, oldest.queue), [])))
+    where = f" in {oldest.queue}, because {full}" if full else ""
+    return redact(f"{text}, the oldest for {span(oldest.depth.oldest_age)}{where}")
 
 
 def _line(queue: QueueNow, age: float | None, reports: Sequence[QueueReport], minutes: Sequence[Minute]) -> QueueLine:
@@ -92,11 +137,17 @@ def _line(queue: QueueNow, age: float | None, reports: Sequence[QueueReport], mi
             unknown.setdefault(redact(queue.depth.why[number]), []).append(number.replace("_", " "))
     if age is not None and age > RECENT:
         unknown[f"the numbers are {span(age)} old, because no worker process has measured them since"] = ["now"]
+    slots = _slots_of(reports)
+    waits = ""
+    if full := _full(queue, slots):
+        oldest = f", the oldest for {span(queue.depth.oldest_age)}" if queue.depth.oldest_age is not None else ""
+        waits = f"{count_text(queue.depth.ready or 0, 'message')} ready{oldest}; {full}."
     return QueueLine(
         queue,
         age,
-        sum(each.slots for each in reports) if reports else None,
-        sum(each.busy for each in reports) if reports else None,
+        None if slots is None else slots[0],
+        None if slots is None else slots[1],
+        waits,
         runs_of(minutes),
         [(", ".join(numbers), why) for why, numbers in unknown.items()],
         list(queue_notices([queue])),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
-from steadyworker.backends.waiting import RECENT, QueueNow, queues_now
+from steadyworker.backends.waiting import queues_now
 from steadyworker.dashboard.grouped import grouped_notices
 from steadyworker.dashboard.job_line import JobLine, began_text, job_line
-from steadyworker.dashboard.notices import Notice, job_notice
+from steadyworker.dashboard.notices import MOST_DEAD, Notice, dead_notices, job_notice
 from steadyworker.dashboard.paging import ListPart
+from steadyworker.dashboard.queues import waits_text
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.fleet import of_namespace, workers
-from steadyworker.ledger.listing import Listing, Liveness, Wanted
-from steadyworker.units import count_text, span
+from steadyworker.ledger.listing import Listing, Liveness, Need, Wanted
+from steadyworker.units import count_text
 
 MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 40, 20
 """The numbers of jobs in a part of each list, so that a page has less than 100 kB."""
@@ -39,7 +38,7 @@ class RunningPage(Struct, frozen=True):
         namespace, queue: The only queue that is shown; empty for all.
         all_notices: The number of all things that need a person.
         others: The notices about worker processes and queues; many of one kind are one notice.
-        needs, running, waiting: The shown parts of the lists of jobs.
+        needs, running, waiting: The shown parts of the lists of jobs; many dead jobs of one cause are one notice.
     """
 
     headline: str
@@ -54,16 +53,17 @@ class RunningPage(Struct, frozen=True):
 
     @property
     def notices(self) -> list[Notice]:
-        """The notices that the page shows, errors first; those of worker processes and queues stand on the first part."""
-        shown = [*self.needs.rows, *(self.others if self.needs.page == 1 else ())]
-        return sorted(shown, key=lambda notice: notice.level != "error")
+        """The notices that the page shows: jobs that are not dead, worker processes and queues (on the first part), dead jobs."""
+        others = sorted(self.others, key=lambda notice: notice.level != "error") if self.needs.page == 1 else []
+        dead = [notice for notice in self.needs.rows if notice.kind == Need.DEAD.value]
+        return [*(notice for notice in self.needs.rows if notice not in dead), *others, *dead]
 
 
 def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     """Return the content of the first page."""
     ledger, namespace, queue = once.as_ledger, asked.namespace, asked.queue
     listing = Listing(ledger, Wanted(namespace=namespace, queue=queue), now)
-    needs = listing.needing((asked.needs - 1) * MOST_NOTICES, MOST_NOTICES)
+    all_needs, needs = _needs(listing, asked.needs, now)
     running = listing.running((asked.page - 1) * MOST_RUNNING, MOST_RUNNING)
     waiting = listing.waiting((asked.waiting - 1) * MOST_WAITING, MOST_WAITING)
     runs = ledger.facts.last_runs(tuple(job.row.id for job in running.jobs)) if running.jobs else {}
@@ -74,15 +74,18 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     others, number = grouped_notices(processes if queue is None else (), queues, now)
     living = sum(process.liveness is not Liveness.GONE for process in processes)
     return RunningPage(
-        headline(needs.number + number),
-        _summary(running.number, living, [each for each in queues if each.depth.ready]),
+        headline(all_needs + number),
+        _summary(running.number, living, waits_text(ledger, queues)),
         namespace or "",
         queue or "",
-        needs.number + number,
+        all_needs + number,
         others,
-        ListPart([job_notice(job, now) for job in needs.jobs], needs.number, needs.offset, MOST_NOTICES),
+        needs,
         ListPart(
-            [job_line(job, now, began.get(job.row.id, "")) for job in running.jobs],
+            [
+                job_line(job, now, began.get(job.row.id, ""))
+                for job in sorted(running.jobs, key=lambda job: job.need is None)
+            ],
             running.number,
             running.offset,
             MOST_RUNNING,
@@ -91,15 +94,25 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     )
 
 
-def _summary(running: int, living: int, waiting: Sequence[QueueNow]) -> str:
-    ready = sum(each.depth.ready or 0 for each in waiting)
-    age = max((each.age for each in waiting), default=0.0)
-    are = ("is" if ready == 1 else "are") if age <= RECENT else ("was" if ready == 1 else "were")
-    ago = f" {span(age)} ago" if age > RECENT else ""
+def _needs(listing: Listing, page: int, now: float) -> tuple[int, ListPart[Notice]]:
+    """Return the number of all jobs that need a person, and a part of their notices; the dead come last, at the end of the last part."""
+    part = listing.needing((page - 1) * MOST_NOTICES, MOST_NOTICES)
+    notices = [job_notice(job, now) for job in part.jobs if job.need is not Need.DEAD]
+    number = part.number
+    if len(notices) < len(part.jobs):
+        first = part.offset + len(notices)
+        whole = part if part.offset + len(part.jobs) >= number else listing.needing(first, MOST_DEAD)
+        dead = dead_notices([job for job in whole.jobs if job.need is Need.DEAD], number - first, now)
+        number = first + len(dead)
+        notices += dead
+    return part.number, ListPart(notices, number, part.offset, MOST_NOTICES)
+
+
+def _summary(running: int, living: int, ready: str) -> str:
     parts = [
         f"{count_text(running, 'job')} {'runs' if running == 1 else 'run'}",
         f"{count_text(living, 'worker process', 'worker processes')} {'lives' if living == 1 else 'live'}",
-        *([f"{count_text(ready, 'message')} {are} ready{ago}"] if ready else []),
+        *([ready] if ready else []),
     ]
     return f"{'; '.join(parts)}."
 

@@ -1,4 +1,4 @@
-// Refreshes the parts of the page that changed, every two seconds, until the reader pauses it; the page is complete without this.
+// Refreshes the parts of the page that changed, every two seconds, until the reader stops this; the page is complete without this.
 (() => {
   const EVERY = 2000;
   const button = document.getElementById("pause");
@@ -53,8 +53,8 @@
   button.addEventListener("click", () => {
     paused = !paused;
     button.setAttribute("aria-pressed", paused);
-    button.textContent = paused ? "Resume" : "Pause";
-    show(paused ? "Paused: this page no longer refreshes itself." : "");
+    button.textContent = paused ? "Refresh again" : "Stop refreshing";
+    show(paused ? "This page no longer refreshes itself." : "");
     if (!paused) { clearTimeout(timer); refresh(); }
   });
   timer = setTimeout(refresh, EVERY);

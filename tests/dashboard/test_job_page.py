@@ -9,8 +9,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from steadyworker.dashboard.exported import MOST_TOTALS, export_facts
+from steadyworker.dashboard.job import shown
 from steadyworker.exports import RowExport
-from steadyworker.ledger.base import Claimed, Ending, JobId, KeptMessage, Moving, Progress, Row, Token, Verdict
+from steadyworker.ledger.base import Began, Claimed, Ending, JobId, KeptMessage, Moving, Progress, Row, Token, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.outcome import Counters
 from tests.cli.night import EXPORTS, SECRET
@@ -116,7 +117,10 @@ def test_a_job_has_its_dead_letters(facts: FleetOfFacts, page: ASGIApp) -> None:
         "A worker process has still to send the letter. The ledger has its message, so a replay needs no letter."
         in answered.words
     )
-    assert "exhausted, 10:24:50 . The ledger has its message, so a replay needs no letter." in answered.words
+    assert (
+        "gave up after 5 failures, 10:24:50 . The ledger has its message, so a replay needs no letter."
+        in answered.words
+    )
     assert "2 dead letters of all jobs of this queue, measured 5 s ago. This job among the failures" in answered.words
     assert 'href="/failures?broker=shop&amp;queue=exports&amp;text=letter"' in answered.text
     assert SECRET not in answered.text
@@ -168,16 +172,87 @@ def _token_of(facts: FleetOfFacts, row: Row) -> Token:
 
 
 def test_a_run_with_progress_is_not_stuck(page: ASGIApp) -> None:
-    assert "It is not stuck: its last progress is 30 s old; its time limit ends the run in 1 h 58 min." in words(
-        page, "well"
-    )
+    assert "It makes progress: the last was 30 s ago; its time limit ends the run in 1 h 58 min." in words(page, "well")
 
 
 def test_a_run_with_old_progress_is_not_yet_stuck(facts: FleetOfFacts, page: ASGIApp) -> None:
     facts.pass_time(600.0)
-    assert "Its last progress is 10 min 30 s old; it counts as stuck after 30 min 00 s without any" in words(
-        page, "well"
+    found = words(page, "well")
+    assert "No progress for 10 min 30 s; before that, one of its steps took about 6.0 s." in found
+    assert "It may hang, and it counts as stuck after 30 min 00 s; its time limit ends the run in 1 h 48 min." in found
+    assert "steadyworker cancel exports well ends it." in found
+    assert "50 %, 50 of 100, 10 min 30 s ago, pages" in found
+
+
+def test_the_first_steps_of_a_run_are_its_usual_ones(facts: FleetOfFacts, page: ASGIApp) -> None:
+    row = claim(facts, "hung")
+    facts.clock.advance(2.5)
+    facts.ledger.progress(row.token, Progress(5, 20, "", facts.clock.wall()))
+    facts.pass_time(60.0)
+    assert "It makes progress: the last was 1 min 00 s ago" in words(page, "hung")
+    facts.pass_time(15.0)
+    assert "No progress for 1 min 15 s; before that, one of its steps took about 0.5 s. It may hang" in words(
+        page, "hung"
     )
+    facts.ledger.checkpoint(row.token, b'{"page": 5}')
+    facts.clock.advance(2.0)
+    assert 'last checkpoint {"page": 5}' in words(page, "hung")
+    assert "left" not in words(page, "hung").partition("Story")[0]
+
+
+def test_a_slow_step_is_no_hang(facts: FleetOfFacts, page: ASGIApp) -> None:
+    row = claim(facts, "slow")
+    facts.pass_time(300.0)
+    facts.ledger.progress(row.token, Progress(1, 20, "", facts.clock.wall()))
+    facts.pass_time(1200.0)
+    assert "It makes progress: the last was 20 min 00 s ago" in words(page, "slow")
+
+
+def test_the_run_of_a_dead_worker_process_ends_at_its_last_sign(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.run("gone", "new", None, None, seconds=0)
+    facts.pass_time(15.0)
+    facts.dead.add("worker-5")
+    del facts.living["worker-5"]
+    facts.clock.advance(15.0)
+    answered = request(page, "/job/shop/exports/gone")
+    assert "Run 1: no end is recorded last sign after 15 s, from 10:24:50 to 10:25:05" in answered.words
+    assert "goes on " not in answered.words.partition("Story")[2]
+    assert '<rect class="running" x="0.0" width="500.0"' in answered.text
+    assert answered.text.count('<rect class="unknown" x="500.0" width="500.0"') == 3
+    seen = facts.ledger.read(JobId("shop", "exports", "gone"))
+    assert seen is not None
+    began = Began(2, "taken over", 7)
+    assert facts.ledger.claim(Claimed(seen.id, seen, "worker-0", 0, b"\x01" * 32, Counters(losses=1), None, began))
+    facts.clock.advance(2.0)
+    found = words(page, "gone")
+    assert "Run 1: lost last sign after 15 s, from 10:24:50 to 10:25:05 , found lost 10:25:20" in found
+    assert "Run 2: goes on for 2 s, from 10:25:20" in found
+
+
+def test_a_lost_run_of_one_round_leaves_the_runs_of_other_rounds_unchanged(facts: FleetOfFacts, page: ASGIApp) -> None:
+    """The fences of each round begin at 1."""
+    facts.run("again", "new", None, None, seconds=0)
+    facts.run("again", "replayed", None, Ending("done"), seconds=60, round_=1)
+    found = words(page, "again")
+    assert "Run 1: no end is recorded last sign" in found
+    assert "Run 2 of round 1: done after 1 min 00 s" in found
+
+
+def test_a_cancelled_job_is_no_failure(page: ASGIApp) -> None:
+    found = words(page, "cancelled")
+    assert "Dead letters 1" in found
+    assert "among the failures" not in found
+
+
+def test_a_number_of_a_payload_is_shown_as_it_was_sent() -> None:
+    text = '{"amount": 1.10, "large": 12345678901234567.25, "id": 12345678901234567890}'
+    assert shown(text.encode()).replace("\n", "").replace("  ", " ") == "{ " + text[1:-1] + "}"
+
+
+def test_the_export_of_a_job_that_is_done_does_not_go_on() -> None:
+    found = export_facts(b'{"rows": 5}', done=True)
+    assert found is not None
+    assert found.state.startswith("The job is done, and this is the last position of its export")
 
 
 def test_without_progress_nothing_shows_whether_a_run_is_stuck(facts: FleetOfFacts, page: ASGIApp) -> None:
@@ -201,8 +276,8 @@ def test_a_waiting_job_names_what_it_waits_for(facts: FleetOfFacts, page: ASGIAp
     facts.end("waits", reason="the bank is closed", counters=Counters(attempts=1))
     found = words(page, "waits")
     assert "Waits for its retry, due in 10 min 00 s; its last run: the bank is closed." in found
-    assert "It is not stuck: a worker process of its queue runs it at that time." in found
-    assert "steadyworker retry exports waits starts it now." in found
+    assert "A worker process of its queue runs it at that time." in found
+    assert "steadyworker retry exports waits makes it due now." in found
     facts.ledger.facts.pause("shop", "exports", "ann@desk", "the bank is closed")
     facts.clock.advance(2.0)
     assert "Its queue is paused by ann@desk: steadyworker resume exports ends the pause." in words(page, "waits")
@@ -219,4 +294,4 @@ def test_an_interrupted_job_goes_on(facts: FleetOfFacts, page: ASGIApp) -> None:
     assert facts.ledger.interrupted(row.token, Counters(interruptions=1))
     found = words(page, "stopped")
     assert "A stop of its worker process ended its run; the job waits for its message." in found
-    assert "It is not stuck: a worker process of its queue runs it next, with its checkpoint." in found
+    assert "A worker process of its queue runs it with the next free slot, from the start." in found

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
+from steadyworker.adapter import Depth
 from steadyworker.clock import Times
 from steadyworker.config.resolve import load
 from steadyworker.dashboard.access import checked_access
@@ -26,7 +27,7 @@ from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Ending, JobId, Moving, OwnerSeen, Verdict
-from steadyworker.ledger.facts import OwnerReport
+from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.outcome import CANCELLED, Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
@@ -87,18 +88,90 @@ def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
     words = request(page).words
     for text in (
         "8 things need a person",
-        "4 jobs run; 9 worker processes live; 40 messages are ready.",
-        "dead failed in exports Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
+        "4 jobs run; 9 worker processes live; 40 messages are ready, the oldest for 30 min 00 s.",
+        "dead failed in exports Failed for good 30 s ago: gave up: ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
         "gone host-4:4004 Died 15 s ago; another takes over its 1 job: read its log, and start it again.",
         "crash loop host-3:4003 Crash loop: 2 predecessors died within an hour: read the log of the last one, host-3:300.",
         "crashing crashing in exports 2 crashes since its last checkpoint, the last: killed by SIGSEGV. steadyworker cancel exports crashing ends it.",
         "stuck stuck in exports No progress for 41 min 30 s, but its worker process lives. steadyworker cancel exports stuck ends it.",
         "detached host-2:4002 No connection to the broker of exports, refunds: its jobs go on; check broker and network.",
-        "not ready host-9:4009 The ledger did not respond for 12 s; The disk of /var/lib has 1 % of free space.",
+        "not ready host-9:4009 The ledger did not respond for 12 s. The disk of /var/lib has 1 % of free space. Remedy: make space.",
         "unknown consumers exports 3 consumers at the broker that no worker process of this ledger explains",
     ):
         assert text in words
-    assert words.index("Died 15 s ago") < words.index("2 crashes since") < words.index("Running 4")
+    in_order = (
+        "2 crashes since",
+        "No progress for",
+        "Died 15 s ago",
+        "unknown consumers",
+        "Failed for good",
+        "Running 4",
+    )
+    assert sorted(in_order, key=words.index) == list(in_order)
+
+
+def test_many_dead_jobs_of_one_cause_are_one_notice_after_all_others(facts: FleetOfFacts, page: ASGIApp) -> None:
+    for number in range(100):
+        facts.end(f"dies-{number}", target=Moving.DEAD, reason="no such merchant")
+        facts.clock.advance(0.1)
+    answered = request(page)
+    assert "108 things need a person" in answered.words
+    notices = re.findall('<span class="kind">([^<]*)</span>', answered.text)
+    assert notices[:2] == ["crashing", "stuck"]
+    assert notices[-2:] == ["dead", "dead"]
+    assert "dead 100 jobs in exports The latest is dies-99, 0 s ago: no such merchant." in answered.words
+    assert 'href="/failures?broker=shop&amp;queue=exports">100 jobs</a>' in answered.text
+    assert answered.words.index("dead failed in exports") > answered.words.index("dead 100 jobs")
+    assert "Next part of: What needs a person" not in answered.words
+
+
+def test_dead_jobs_of_many_causes_are_a_few_notices(facts: FleetOfFacts, page: ASGIApp) -> None:
+    for number in range(600):
+        facts.end(f"dies-{number}", target=Moving.DEAD, reason=f"cause {number % 30}")
+    words = request(page).words
+    assert "608 things need a person" in words
+    assert words.count("jobs in exports The latest is dies-") == 10
+    assert (
+        f"dead {601 - sum(map(int, re.findall('dead ([0-9]+) jobs in exports', words)))} other jobs They are older"
+        in words
+    )
+
+
+def test_a_queue_whose_slots_are_all_busy_shows_what_waits(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.ledger.facts.record_depth("shop", "exports", Depth(5, 0, None, 0, 0, 10, 536.0))
+    for number, (owner, host) in enumerate(facts.living.items()):
+        queues = {EXPORTS: QueueReport(1, 1, None, connected=True)}
+        report = OwnerReport(4000 + number, "1.4.0", facts.began, "running", ready=True, queues=queues)
+        facts.ledger.register(owner, host, [EXPORTS], report)
+    full = "because all its 9 slots are busy"
+    assert f"5 messages are ready, the oldest for 8 min 56 s in exports, {full}." in request(page).words
+    waits = "waiting 5 messages ready, the oldest for 8 min 56 s; all its 9 slots are busy."
+    assert waits in request(page, "/queues").words
+    facts.ledger.facts.pause("shop", "exports", "ann@desk", "")
+    facts.clock.advance(1.0)
+    assert full not in request(page).words
+
+
+def test_with_forms_a_notice_has_the_button_in_place_of_the_command(facts: FleetOfFacts) -> None:
+    acting = load({"state_dir": "/nothing"}, {}, Path("/"))
+    answered = request(application(facts.ledger, checked_access(), clock=facts.clock, acting=acting))
+    assert "but its worker process lives. Cancel ends it. Cancel stuck Reason" in answered.words
+    assert "no such merchant. Replay runs it again. Replay failed In" in answered.words
+    assert sorted(re.findall('name="act" value="([a-z]+) ', answered.text)) == ["cancel", "cancel", "replay"]
+    job = request(
+        application(facts.ledger, checked_access(), clock=facts.clock, acting=acting), "/job/shop/exports/stuck"
+    )
+    assert "but its worker process lives. Cancel ends it." in job.words
+    assert "steadyworker cancel" not in job.words
+
+
+def test_a_run_whose_worker_process_is_gone_for_long_needs_a_worker_process(facts: FleetOfFacts, page: ASGIApp) -> None:
+    """Its row is overdue then, but no message comes for a run."""
+    facts.ledger.facts.resume("shop", "refunds")
+    facts.clock.advance(2 * 3600.0)
+    found = request(page, "/job/shop/exports/lost").words
+    assert "Its worker process is gone, and no other consumes this queue: start one with steadyworker run ." in found
+    assert "Its message did not come" not in found
 
 
 def test_a_worker_process_that_has_just_started_needs_no_person(facts: FleetOfFacts, page: ASGIApp) -> None:
@@ -115,10 +188,10 @@ def test_a_worker_process_that_has_just_started_needs_no_person(facts: FleetOfFa
 def test_a_running_job_has_its_progress_and_its_worker_process(page: ASGIApp) -> None:
     words = request(page).words
     assert (
-        "well exports 50 % 50 %, 50 of 100 pages, 10 a minute 30 s to 4 min 30 s 1 min 30 s 1 % 1 % of 2 h 00 min 30 s ago host-0:4000 alive"
+        "well exports running 50 % 50 %, 50 of 100 pages, 10 a minute 30 s to 4 min 30 s 1 min 30 s 1 % 1 % of 2 h 00 min 30 s ago host-0:4000 alive"
         in words
     )
-    assert "lost exports – unknown 30 s 0 % 0 % of 2 h 00 min none reported host-4:4004 gone" in words
+    assert "lost exports gone – unknown 30 s 0 % 0 % of 2 h 00 min none reported host-4:4004 gone" in words
     assert "crashing exports retrying 2 crashes – due in 9 min 30 s; killed by SIGSEGV" in words
 
 
@@ -132,6 +205,13 @@ def test_a_queue_has_its_numbers_and_what_is_unknown(page: ASGIApp) -> None:
     assert "refunds shop 0 – 0 unknown 0 unknown 9 0 of 36 busy 0 done none failed – 5 s ago" in words
     assert "paused by ann@desk 5 s ago: the bank is closed. steadyworker resume refunds ends the pause." in words
     assert "Unknown unacked, consumers: the broker's statistics are off." in words
+
+
+def test_the_id_of_an_embedded_broker_is_no_name(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.ledger.bind("0f8fad5b-d9cb-469f-a165-70867728950e", "local", "b")
+    answered = request(page, "/queues")
+    assert "local embedded queue" in answered.words
+    assert "0f8fad5b" not in answered.words
 
 
 def test_of_many_queues_those_in_need_come_first_on_a_small_page(facts: FleetOfFacts) -> None:
@@ -231,7 +311,7 @@ def test_a_running_job_names_what_it_needs(page: ASGIApp) -> None:
         ("crashing", "Waits for its retry, due in 9 min 30 s; its last run: killed by SIGSEGV."),
         (
             "failed",
-            "Failed for good 30 s ago: exhausted; ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
+            "Failed for good 30 s ago: gave up: ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
         ),
         ("cancelled", "Cancelled 30 s ago: wrong month."),
         (
@@ -247,7 +327,7 @@ def test_each_state_is_a_sentence(page: ASGIApp, key: str, sentence: str) -> Non
 def test_the_log_of_actions_names_who_did_what(page: ASGIApp) -> None:
     answered = request(page, "/actions")
     assert (
-        "ann@desk dead replay exports export-m-0 , export-m-1 , export-m-2 and 211 other jobs error ValueError"
+        "dead replay 10:24:50 ann@desk exports export-m-0 , export-m-1 , export-m-2 and 211 other jobs error ValueError"
         in answered.words
     )
     assert '<a class="mono" href="/job/shop/exports/export-m-0">' in answered.text

@@ -59,7 +59,7 @@ def test_each_list_of_the_first_page_has_its_own_parts(facts: FleetOfFacts, page
     assert len(first.encode()) < 100_000
     assert links(first, "Running jobs") == ["?broker=shop&queue=exports&page=2"]
     assert links(first, "Waiting jobs") == ["?broker=shop&queue=exports&waiting=2"]
-    assert links(first, "What needs a person") == ["?broker=shop&queue=exports&needs=2"]
+    assert ">130 jobs</a>" in first  # dead jobs of one cause
     assert "Running 134" in request(page).words
     second = request(page, "/?broker=shop&queue=exports&page=2&waiting=2")
     assert links(second.text, "Running jobs") == [
@@ -76,13 +76,16 @@ def test_each_list_of_the_first_page_has_its_own_parts(facts: FleetOfFacts, page
 
 def test_what_needs_a_person_is_counted_whole_and_shown_in_parts(facts: FleetOfFacts, page: ASGIApp) -> None:
     for number in range(30):
-        facts.end(f"dies-{number:02}", target=Moving.DEAD, reason="no")
+        facts.end(f"dies-{number:02}", reason="no", counters=Counters(crashes=2))
     first, second = request(page), request(page, "/?needs=2")
+    assert links(first.text, "What needs a person") == ["?needs=2"]
     for answered in (first, second):
         assert "38 things need a person" in answered.words
     assert "gone host-4:4004" in first.words
     assert "gone host-4:4004" not in second.words
-    shown = [key for answered in (first, second) for key in re.findall(r">(dies-\d\d)</a>", answered.text)]
+    needs = [answered.text.partition('id="running"')[0] for answered in (first, second)]
+    assert [text.count('<span class="kind">dead</span>') for text in needs] == [0, 1]
+    shown = [key for text in needs for key in re.findall(r">(dies-\d\d)</a>", text)]
     assert sorted(shown) == [f"dies-{number:02}" for number in range(30)]
 
 

@@ -31,7 +31,7 @@ def test_a_day_without_an_event_is_what_the_process_reports() -> None:
     assert day() == [("connected", 0.0, 1440.0)]
     assert day(connected=False) == [("lost", 0.0, 1440.0)]
     assert day(connected=None) == [("unknown", 0.0, 1440.0)]
-    assert day(began=6 * HOUR) == [("connected", 1080.0, 360.0)]
+    assert day(began=6 * HOUR) == [("connected", 0.0, 1440.0)]
 
 
 def test_an_event_proves_the_state_before_it() -> None:
@@ -48,7 +48,9 @@ def test_a_report_that_contradicts_the_events_leaves_the_state_unknown() -> None
 
 
 def test_a_process_that_died_has_no_state_after_its_end() -> None:
-    assert day(began=12 * HOUR, until=6 * HOUR, connected=None) == [("unknown", 720.0, 360.0)]
+    assert day(began=12 * HOUR, until=6 * HOUR, connected=None) == [("unknown", 0.0, 720.0)]
+    died = strip("q", None, [event("connected", HOUR)], NOW - HOUR, NOW - 60.0, NOW, 50)
+    assert died.text == "last sign 1 min 00 s ago, connected until then"
 
 
 def test_a_short_loss_is_visible_and_has_its_cause() -> None:
@@ -82,9 +84,9 @@ def test_a_run_goes_on_while_its_connection_is_lost() -> None:
     found = lanes_of([attempt(100.0, 0.0)], events, NOW)
     assert parts(list(found.lanes["Run"])) == [("done", 0.0, 1000.0)]
     assert parts(list(found.lanes["Delivery"])) == [
-        ("bound", 0.0, 250.0),
+        ("holds its message", 0.0, 250.0),
         ("lost", 250.0, 500.0),
-        ("bound", 750.0, 250.0),
+        ("holds its message", 750.0, 250.0),
     ]
     assert parts(list(found.lanes["Connection"])) == [
         ("connected", 0.0, 250.0),
@@ -97,7 +99,7 @@ def test_a_run_goes_on_while_its_connection_is_lost() -> None:
 
 def test_an_event_of_another_run_is_left_out() -> None:
     found = lanes_of([attempt(100.0, 0.0)], [event("delivery-lost", 50.0, fence=2)], NOW)
-    assert parts(list(found.lanes["Delivery"])) == [("bound", 0.0, 1000.0)]
+    assert parts(list(found.lanes["Delivery"])) == [("holds its message", 0.0, 1000.0)]
 
 
 def test_the_time_before_the_events_that_are_kept_is_unknown() -> None:
@@ -115,7 +117,7 @@ def test_a_message_from_the_ledger_needs_no_connection() -> None:
 def test_between_two_runs_delivery_and_connection_are_unknown() -> None:
     found = lanes_of([attempt(100.0, 75.0, outcome="failed"), attempt(50.0, 0.0, fence=2)], [], NOW)
     assert parts(list(found.lanes["Run"])) == [("failed", 0.0, 250.0), ("done", 500.0, 500.0)]
-    for lane, state in (("Delivery", "bound"), ("Connection", "connected")):
+    for lane, state in (("Delivery", "holds its message"), ("Connection", "connected")):
         assert parts(list(found.lanes[lane])) == [
             (state, 0.0, 250.0),
             ("unknown", 250.0, 250.0),
