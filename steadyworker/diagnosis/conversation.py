@@ -165,6 +165,14 @@ class Conversation:
         elif not self._encrypted:
             self._begin_unknown(t)
 
+    def give_up(self, t: float) -> None:
+        """Note that the connection cannot be read any more, so only the sizes and times of its bytes are known."""
+        self._begin_unknown(t)
+        self._forget()
+        self._spoken = None
+        self._first = bytearray()
+        self._searching.clear()
+
     def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
         """Note that a side closed its direction (`fin`) or the connection (`reset`)."""
         line = self.line
@@ -208,9 +216,12 @@ class Conversation:
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)
+        self._forget()
+        self._wire.forget(self.line.number)
+
+    def _forget(self) -> None:
         if isinstance(self._spoken, StompConversation):
             self._spoken.forget()
-        self._wire.forget(self.line.number)
 
     def due(self) -> float:
         """Return the time at which a silence becomes too long."""

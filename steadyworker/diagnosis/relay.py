@@ -28,9 +28,11 @@ import ssl
 import struct
 import sys
 import termios
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
@@ -261,6 +263,9 @@ class RelayLink:
             if await self._begin(client, ends):
                 await self._pass_both(*ends)
             over = True
+        except Exception as error:  # noqa: BLE001 - no mistake in one connection may end all others
+            self._note(What.TROUBLE, Side.CLIENT, error=f"{text_of_mistake(error)}: this connection was ended")
+            self._reset = True
         finally:
             for end in ends:
                 end.close(reset=self._reset)
@@ -276,17 +281,16 @@ class RelayLink:
             await broker.start()
             side = Side.CLIENT
             await client.start()
+            side = Side.BROKER  # getpeername fails if the broker has reset the connection already
+            where = {
+                "broker": text_of_address(broker.socket.getpeername()),
+                "seen_as": text_of_address(broker.socket.getsockname()),
+            }
         except OSError as error:
             self._note(What.FAILED, side, error=text_of(error))
             self._reset = not isinstance(error, ssl.SSLError)  # an alert of TLS must arrive
             return False
-        self._note(
-            What.CONNECTED,
-            Side.BROKER,
-            broker=text_of_address(broker.socket.getpeername()),
-            seen_as=text_of_address(broker.socket.getsockname()),
-            tls_to_broker=bool(self._target.towards_broker),
-        )
+        self._note(What.CONNECTED, Side.BROKER, **where, tls_to_broker=bool(self._target.towards_broker))
         return True
 
     async def _dial(self) -> End:
@@ -430,3 +434,11 @@ def text_of(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
     return str(error) if error.errno is None else os.strerror(error.errno)
+
+
+def text_of_mistake(error: BaseException) -> str:
+    """Return the kind and the place of an error in the trace's own code, without its text, which can contain bytes."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}"

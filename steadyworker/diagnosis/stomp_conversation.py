@@ -290,6 +290,6 @@ class StompConversation:
 
 def _beats(headers: Mapping[str, str]) -> tuple[float, float]:
     """Return the header heart-beat in seconds: the interval that the sender offers, and the interval it requests."""
-    parts = headers.get("heart-beat", "0,0").split(",")
-    numbers = [int(part) / 1000 if part.strip().isdecimal() and len(part) < 16 else 0.0 for part in parts]  # noqa: PLR2004 - no such time
+    parts = [part.strip(" \t") for part in headers.get("heart-beat", "0,0").split(",")]
+    numbers = [int(part) / 1000 if part.isascii() and part.isdigit() and len(part) < 16 else 0.0 for part in parts]  # noqa: PLR2004 - no such time
     return (numbers[0], numbers[1]) if len(numbers) > 1 else (0.0, 0.0)

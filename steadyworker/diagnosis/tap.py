@@ -57,7 +57,7 @@ class What(IntEnum):
     CLOSED = 8
     """Both sockets are closed; `by_trace` if the trace ended first."""
     TROUBLE = 9
-    """The relay cannot accept connections."""
+    """The relay cannot accept or make connections, or has made a mistake; `link` is 0 if no connection is meant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,21 @@ def test_a_stomp_broker_that_is_silent_has_a_remedy_about_the_broker() -> None:
     assert told.of("flag")[0]["remedy"].startswith("Look at the broker's host")
 
 
+@pytest.mark.parametrize("asked", ["0,0\x1f", "1000\x1c,0", "\u00b2,0", "\u0661,0"])
+def test_a_heart_beat_header_that_is_no_number_agrees_on_no_heartbeat(asked: str) -> None:
+    told = Told(61613)
+    told.stomp(asked, "0,1000")
+    (tuned,) = told.of("tuned")
+    assert tuned["heartbeat_client"] == 0.0
+
+
+def test_a_heart_beat_header_may_have_blanks() -> None:
+    told = Told(61613)
+    told.stomp("1000 ,\t0", "0, 2000")
+    (tuned,) = told.of("tuned")
+    assert tuned["heartbeat_client"] == 2.0
+
+
 @pytest.mark.parametrize(("side", "flag"), [(Side.BROKER, "broker-not-reading"), (Side.CLIENT, "peer-not-reading")])
 @pytest.mark.parametrize("family", ["amqp", "stomp"])
 def test_the_remedy_is_about_the_side_that_does_not_read(family: str, side: Side, flag: str) -> None:

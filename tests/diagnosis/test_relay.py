@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steadyworker.clock import SystemClock
+from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import Known
-from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, End
+from steadyworker.diagnosis.frames import Item
+from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, End, RelayLink
 from steadyworker.diagnosis.tap import MOST_WAITING
 from steadyworker.diagnosis.tracing import Conversations, RelayFailed, Tracing
 from steadyworker.diagnosis.wire import Event, Wire
@@ -257,10 +259,11 @@ def test_a_reset_by_a_side_that_has_closed_its_direction_is_passed_on() -> None:
 
 
 def test_a_failure_of_the_relay_is_raised_by_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(_: End) -> bytes:
+    async def fail(_: RelayLink, connection: socket.socket, __: str) -> None:
+        connection.close()
         raise ZeroDivisionError("a mistake in the relay")
 
-    monkeypatch.setattr(End, "receive", fail)
+    monkeypatch.setattr(RelayLink, "run", fail)
     clock, events = SystemClock(), list[Event]()
     with socket.create_server(("127.0.0.1", 0)) as server:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -273,4 +276,44 @@ def test_a_failure_of_the_relay_is_raised_by_the_trace(monkeypatch: pytest.Monke
         with pytest.raises(RelayFailed) as raised:
             tracing.stop()
     assert "a mistake in the relay" in "".join(traceback.format_exception(raised.value))
-    assert [event["kind"] for event in events] == ["open", "close"]
+    assert events == []
+
+
+def test_a_mistake_in_one_connection_ends_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def receive(end: End) -> bytes:
+        data = await asyncio.get_running_loop().sock_recv(end.socket, CHUNK)
+        if data == b"bad":
+            raise TypeError("a mistake")
+        return data
+
+    monkeypatch.setattr(End, "receive", receive)
+    with ends() as (trace, client, broker), socket.create_connection(("127.0.0.1", trace.port), WITHIN) as bad:
+        bad.sendall(b"bad")
+        with pytest.raises(ConnectionResetError):
+            bad.recv(10)
+        client.sendall(b"good")
+        assert broker.recv(10) == b"good"
+        trouble = trace.wait_kind("trouble")
+    assert trouble["conn"] == 2
+    assert trouble["error"].startswith("TypeError at test_relay.py:")
+
+
+def test_a_mistake_in_the_reader_ends_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def feed(_: AmqpReader, data: bytes) -> list[Item]:
+        raise ValueError(f"invalid literal: {data!r}")
+
+    monkeypatch.setattr(AmqpReader, "feed", feed)
+    with ends() as (trace, client, broker):
+        client.sendall(b"AMQP\0\0\x09\x01")
+        assert broker.recv(10)
+        trouble = trace.wait_kind("trouble")
+        broker.sendall(b"reply")
+        assert client.recv(10) == b"reply"
+        client.close()
+        broker.close()
+        trace.stop()
+    assert trouble["conn"] == 1
+    assert trouble["error"].startswith("ValueError at test_relay.py:")
+    assert trace.wire.bytes == {"client": 8, "broker": 5}
+    assert [event["size"] for event in trace.of("bytes")] == [8, 5]
+    assert len(trace.of("close")) == 2

@@ -14,10 +14,10 @@ import pytest
 import trustme
 
 from steadyworker.diagnosis.cli.trace import towards_broker, towards_clients
-from steadyworker.diagnosis.relay import BrokerTarget
+from steadyworker.diagnosis.relay import BrokerTarget, TlsEnd
 from tests.brokers.rabbitmq import Vhost
 from tests.diagnosis.amqp_client import AmqpClient
-from tests.diagnosis.test_relay import WITHIN, read_all
+from tests.diagnosis.test_relay import WITHIN, read_all, reset
 from tests.diagnosis.traced import Traced
 
 
@@ -140,6 +140,36 @@ def test_a_client_that_does_not_trust_the_trace_is_an_event(keys: Keys) -> None:
             ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
         close = trace.wait_kind("close", who="client")
     assert "unknown ca" in close["error"]
+
+
+def test_a_broker_that_resets_during_the_clients_handshake_ends_no_other_connection(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = TlsEnd.start, threading.Semaphore(0)
+
+    async def shown_start(end: TlsEnd) -> None:
+        started.release()
+        await start(end)
+
+    monkeypatch.setattr(TlsEnd, "start", shown_start)
+    target = BrokerTarget((), None, "", towards_clients(keys.certificate, keys.key))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Traced(f"127.0.0.1:{server.getsockname()[1]}", target=target) as trace,
+    ):
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as plain:
+                broker, _ = server.accept()
+                assert started.acquire(timeout=WITHIN)
+                reset(broker)
+                with (
+                    pytest.raises(ConnectionResetError),
+                    keys.client().wrap_socket(plain, server_hostname="localhost") as client,
+                ):
+                    client.recv(10)
+        trace.stop()
+    closes = trace.of("close", who="broker", how="refused")
+    assert [event["conn"] for event in closes] == [1, 2]
 
 
 def test_tls_that_passes_is_reported_once_as_encrypted(keys: Keys, echo: EchoServer) -> None:
