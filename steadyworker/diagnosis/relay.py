@@ -130,6 +130,7 @@ class TlsEnd(End):
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
         self._sending = asyncio.Lock()
+        self._ready = bytearray()  # bytes that were decrypted before this direction was closed
 
     @override
     async def start(self) -> None:
@@ -148,12 +149,20 @@ class TlsEnd(End):
     @override
     async def receive(self) -> bytes:
         while True:
+            if self._ready:
+                data = bytes(self._ready[:CHUNK])
+                del self._ready[:CHUNK]
+                return data
             try:
                 return self._tls.read(CHUNK)
             except ssl.SSLWantReadError:
                 await self._push()  # the reply to a change of keys
                 await self._pull()
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            except ssl.SSLZeroReturnError:
+                return b""
+            except ssl.SSLEOFError:
+                if not self._incoming.eof:
+                    raise  # an earlier error of TLS, and not the end of the connection
                 return b""
 
     @override
@@ -165,6 +174,9 @@ class TlsEnd(End):
 
     @override
     async def finish(self) -> None:
+        with suppress(ssl.SSLError):
+            while data := self._tls.read(CHUNK):  # unwrap would discard these bytes
+                self._ready += data
         with suppress(ssl.SSLError):  # a complete unwrap would wait for the other side's alert
             self._tls.unwrap()
         await self._push()

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +107,37 @@ async def echoed(port: int, context: ssl.SSLContext, data: bytes) -> bytes:
     return got
 
 
+def test_a_half_close_loses_no_byte_that_has_come(keys: Keys) -> None:
+    data, sent = bytes(range(256)) * 1_000, threading.Event()
+
+    async def receive_after_the_half_close(plain: socket.socket) -> bytes:
+        end = TlsEnd(plain, towards_broker(keys.ca, verify=True), "localhost")
+        await end.start()
+        assert await asyncio.to_thread(sent.wait, WITHIN)
+        got = await end.receive()
+        assert len(got) < len(data)
+        await end.finish()
+        while part := await end.receive():
+            got += part
+        return got
+
+    def serve(listener: socket.socket) -> None:
+        with towards_clients(keys.certificate, keys.key).wrap_socket(listener.accept()[0], server_side=True) as broker:
+            broker.sendall(data)
+            sent.set()
+            assert broker.recv(10) == b""
+            broker.unwrap().close()
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), timeout=WITHIN) as plain,
+    ):
+        serving = threading.Thread(target=serve, args=(server,), daemon=True)
+        serving.start()
+        assert asyncio.run(receive_after_the_half_close(plain)) == data
+        serving.join(WITHIN)
+
+
 def test_the_frames_of_a_terminated_connection_are_read(keys: Keys, vhost: Vhost) -> None:
     target = BrokerTarget((), None, "", towards_clients(keys.certificate, keys.key))
     with Traced(vhost.url, target=target) as trace:
@@ -162,11 +194,9 @@ def test_a_broker_that_resets_during_the_clients_handshake_ends_no_other_connect
                 broker, _ = server.accept()
                 assert started.acquire(timeout=WITHIN)
                 reset(broker)
-                with (
-                    pytest.raises(ConnectionResetError),
-                    keys.client().wrap_socket(plain, server_hostname="localhost") as client,
-                ):
-                    client.recv(10)
+                with keys.client().wrap_socket(plain, server_hostname="localhost") as client:
+                    with suppress(ConnectionResetError):  # OpenSSL can report the reset as an end
+                        assert client.recv(10) == b""
         trace.stop()
     closes = trace.of("close", who="broker", how="refused")
     assert [event["conn"] for event in closes] == [1, 2]
