@@ -300,6 +300,20 @@ def test_no_flaw_in_a_frame_that_connects_shows_its_headers() -> None:
         assert "secret" not in flaw.what
 
 
+@pytest.mark.parametrize(
+    ("wire", "what"),
+    [
+        (b"SEND\n\nbinary\0card=4111 cvv=123\0", "a line in the place of a frame, which is no command"),
+        (b"CONNECT\nlogin:u\npasscode:p\0hunter2\n\n\0secret\n", "a line in the place of a frame, which is no command"),
+        (b"AUTH s3cr3t\r\n", "a line at the start, which is no command"),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n", "PROXY protocol header at the start, which is no command"),
+    ],
+)
+def test_no_flaw_shows_a_line_that_is_no_command(wire: bytes, what: str) -> None:
+    flaw = one_flaw(wire)
+    assert (flaw.kind, flaw.what, flaw.raw) == ("bad-frame", what, b"")
+
+
 def test_a_body_that_does_not_end_where_it_should_blinds() -> None:
     flaw = one_flaw(b"SEND\ncontent-length:3\n\nhello\0")
     assert (flaw.kind, flaw.offset, flaw.raw) == ("frame-end", 0, b"l")
