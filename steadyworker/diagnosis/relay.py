@@ -45,6 +45,7 @@ CHUNK = 1 << 16
 STUCK = 1.0
 """Seconds without progress after which a send queue is reported; also the seconds between two checks of the queue."""
 
+_PATIENCE = 10.0  # seconds in which one of the broker's addresses must accept a connection
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with a time of 0: `close` sends RST instead of FIN
 _GONE = {errno.ECONNRESET, errno.EPIPE}
 _FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -310,20 +311,35 @@ class RelayLink:
         target = self._target
         failure = OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
         for family, address in target.addresses:
-            connection = socket.socket(family, socket.SOCK_STREAM)
             try:
-                connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
-                await asyncio.get_running_loop().sock_connect(connection, address)
+                connection = await self._connect(family, address)
             except OSError as error:
-                connection.close()
                 failure = error
-            except BaseException:
-                connection.close()
-                raise
             else:
                 context = target.towards_broker
                 return TlsEnd(connection, context, target.server_name) if context else End(connection)
         raise failure
+
+    async def _connect(self, family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+        while True:
+            try:
+                connection = socket.socket(family, socket.SOCK_STREAM)
+                break
+            except OSError as error:
+                if error.errno not in _FULL:  # otherwise the trace, and not the broker, has the trouble
+                    raise
+                self._note(What.TROUBLE, Side.BROKER, error=text_of(error))
+                await asyncio.sleep(STUCK)
+        try:
+            connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
+            async with asyncio.timeout(_PATIENCE):
+                await asyncio.get_running_loop().sock_connect(connection, address)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, TimeoutError):  # it has no text
+                raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
+            raise
+        return connection
 
     async def _pass_both(self, client: End, broker: End) -> None:
         flows = (Flow(Side.CLIENT, client, broker), Flow(Side.BROKER, broker, client))

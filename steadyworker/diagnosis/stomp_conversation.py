@@ -220,7 +220,7 @@ class StompConversation:
                     self._settle(subscription, first)
                 self._settle(subscription, name)
                 return
-        if self._sure and name in self._settled:
+        if self._sure and name in self._settled and "transaction" not in frame.headers:  # ABORT undoes the first one
             what = f"The client sent {frame.command} for the message {text(name)} a second time."
             self._line.flag(t, "stomp.double-ack", what, [{"frame": frame.command, "message": text(name)}])
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steadyworker.clock import SystemClock
+from steadyworker.diagnosis import relay
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.frames import Item
 from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, End, RelayLink
-from steadyworker.diagnosis.tap import MOST_WAITING
+from steadyworker.diagnosis.tap import MOST_WAITING, Tap, TapRecord, What
 from steadyworker.diagnosis.tracing import Conversations, RelayFailed, Tracing
 from steadyworker.diagnosis.wire import Event, Wire
 from tests.diagnosis.traced import Traced
@@ -179,6 +182,54 @@ def test_a_broker_that_is_not_there_is_an_event_and_resets_the_client() -> None:
     closes = trace.of("close", who="broker", how="refused")
     assert [event["error"] for event in closes] == ["Connection refused"] * 2
     assert trace.wire.unreachable == 2
+
+
+def connected(*addresses: tuple[socket.AddressFamily, tuple[str, int]]) -> list[TapRecord]:
+    """Connect to the first address that can be reached, and return the records of this."""
+    tap = Tap()
+
+    async def connect() -> None:
+        (await RelayLink(1, BrokerTarget(addresses), tap, SystemClock().monotonic)._dial()).close(reset=True)
+
+    asyncio.run(connect())
+    tap.finish()
+    found: list[TapRecord] = []
+    with suppress(EOFError):
+        found.extend(tap.records(WITHIN))
+    return found
+
+
+@pytest.mark.parametrize(("number", "troubles"), [(errno.EAFNOSUPPORT, 0), (errno.EMFILE, 1)])
+def test_a_socket_that_cannot_be_made_is_no_failure_of_the_broker(
+    monkeypatch: pytest.MonkeyPatch, number: int, troubles: int
+) -> None:
+    """A kernel without IPv6, and a trace without a free descriptor."""
+    original, failures = socket.socket, [number]
+
+    def make(family: int = -1, *rest: int, **more: Any) -> socket.socket:
+        if family == socket.AF_INET6 and failures:
+            raise OSError(failures.pop(), "no socket")
+        return original(socket.AF_INET if family == socket.AF_INET6 else family, *rest, **more)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(relay, "STUCK", 0.01)
+        monkeypatch.setattr(socket, "socket", make)
+        address = server.getsockname()
+        records = connected((socket.AF_INET6, address), (socket.AF_INET, address))
+        monkeypatch.undo()
+    assert [record.what for record in records] == [What.TROUBLE] * troubles
+
+
+def test_an_address_that_does_not_answer_is_left_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        with socket.create_connection(full.getsockname()):  # the backlog is full now
+            hung = (socket.AF_INET, full.getsockname())
+            assert connected(hung, (socket.AF_INET, server.getsockname())) == []
+            with pytest.raises(TimeoutError, match="Connection timed out"):
+                connected(hung)
 
 
 def test_bytes_pass_though_nothing_is_read_and_the_trace_shows_this() -> None:
