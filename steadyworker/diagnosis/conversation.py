@@ -157,6 +157,8 @@ class Conversation:
 
     def missed(self, t: float, side: Side, size: int, why: str = NOT_READ) -> None:
         """Note that bytes of a side passed without being read."""
+        silence = self.line.silences[side]
+        silence.last = max(silence.last, t if not silence.late else 0.0)  # the bytes passed at unknown times
         self._note_bytes(t, side, size)
         self._wire.skipped += size
         self.line.event(t, side, "skipped", bytes=size, what=why)

@@ -37,7 +37,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from steadyworker.diagnosis.tap import Side, Tap, What
+from steadyworker.diagnosis.tap import OVERHEAD, Side, Tap, What
 
 CHUNK = 1 << 16
 """The largest number of bytes that are received at once."""
@@ -390,9 +390,9 @@ class RelayLink:
 
     def _copy(self, flow: Flow, now: float, data: bytes) -> None:
         """Report bytes to the reader; if there is no room for a copy, only count these bytes."""
-        if flow.skipped:
+        if flow.skipped and self._tap.has_room(len(data) + OVERHEAD):
             self._report_skipped(flow)
-        if not self._tap.data(self._number, flow.side, now, data):
+        if flow.skipped or not self._tap.data(self._number, flow.side, now, data):
             flow.skipped += len(data)
         if not flow.active:
             flow.active, flow.progress = True, now
@@ -425,6 +425,8 @@ class RelayLink:
         while True:
             await asyncio.sleep(STUCK)
             for flow in flows:
+                if self._tap.has_room(OVERHEAD):
+                    self._report_skipped(flow)
                 if flow.active:
                     self._check_queue(flow, self._clock())
                 if flow.ended or flow.target.blocked:

@@ -249,6 +249,21 @@ def test_bytes_pass_though_nothing_is_read_and_the_trace_shows_this() -> None:
     assert trace.wire.skipped == sum(event["bytes"] for event in trace.of("skipped"))
 
 
+def test_a_reader_that_stands_still_gets_one_record_of_all_skipped_bytes() -> None:
+    with ends(most=1_000) as (trace, client, broker):
+        trace.reading.clear()
+        for number in range(500):
+            client.sendall(bytes([number % 256]) * 100)
+            assert len(broker.recv(100, socket.MSG_WAITALL)) == 100
+        assert trace._tracing._tap._records.qsize() < 20
+        trace.reading.set()
+        client.close()
+        broker.close()
+        trace.stop()
+    assert trace.wire.bytes["client"] == 50_000
+    assert trace.wire.skipped == sum(event["bytes"] for event in trace.of("skipped"))
+
+
 def test_the_end_of_a_trace_closes_what_is_open() -> None:
     with ends() as (trace, client, broker):
         client.sendall(b"x")

@@ -194,9 +194,11 @@ def test_a_broker_that_resets_during_the_clients_handshake_ends_no_other_connect
                 broker, _ = server.accept()
                 assert started.acquire(timeout=WITHIN)
                 reset(broker)
-                with keys.client().wrap_socket(plain, server_hostname="localhost") as client:
-                    with suppress(ConnectionResetError):  # OpenSSL can report the reset as an end
-                        assert client.recv(10) == b""
+                with (
+                    keys.client().wrap_socket(plain, server_hostname="localhost") as client,
+                    suppress(ConnectionResetError),  # OpenSSL can report the reset as an end
+                ):
+                    assert client.recv(10) == b""
         trace.stop()
     closes = trace.of("close", who="broker", how="refused")
     assert [event["conn"] for event in closes] == [1, 2]
