@@ -192,12 +192,17 @@ def test_a_second_signal_ends_it_though_nothing_reads_its_output(eventually: Eve
                     client.sendall(OPENING + BEAT * 20_000)
                     eventually(lambda: is_full(trace.stdout))
                     trace.send_signal(signal.SIGTERM)
-                    eventually(lambda: trace.send_signal(signal.SIGTERM) or trace.poll() is not None)
+                    eventually(lambda: ends_at_a_signal(trace))
                     client.close()
                     drain.join(60)
             finally:
                 trace.kill()
     assert trace.returncode == -signal.SIGTERM
+
+
+def ends_at_a_signal(process: subprocess.Popen[bytes]) -> bool:
+    process.send_signal(signal.SIGTERM)
+    return process.poll() is not None
 
 
 def is_full(pipe: IO[bytes] | None) -> bool:
