@@ -237,9 +237,9 @@ def test_a_frame_that_connects_has_no_escapes() -> None:
         (b"CONNECT host:80 HTTP/1.1\r\n\r\n", "http", b"CONNECT host:80 HTTP/1.1\r\n"),
         (b"HTTP/1.1 400 Bad Request\r\n", "http", b"HTTP/1.1 400 Bad Request\r\n"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "tls", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
-        (b"hello there\n", "bad-frame", b"hello there\n"),
-        (b"\xff" * 20, "bad-frame", b"\xff" * 20),
-        (b"A" * 70, "bad-frame", b"A" * 64),
+        (b"hello there\n", "bad-frame", b""),  # the bytes can be a part of a body or a login
+        (b"\xff" * 20, "bad-frame", b""),  # the bytes can be a part of a body or a login
+        (b"A" * 70, "bad-frame", b""),  # the bytes can be a part of a body or a login
     ],
 )
 @pytest.mark.parametrize("before", [b"", b"\n", b"SEND\n\n\0"])
