@@ -12,7 +12,7 @@ The reader only counts the bytes of a body, so the largest body needs no memory.
 When the reader has read a head, the reader compares the size with the agreed maximum before it reads or holds further bytes.
 
 pamqp (extra `trace`) knows the methods with their arguments; `fields.py` reads the values.
-A `Flaw` never shows bytes of a body or of a login.
+A `Flaw` never shows bytes of a body, of a login, or of the headers of an application.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from pamqp.base import Frame
 
 UNLIMITED = 134_217_728
-"""The largest frame if both ends agreed on no limit; a larger number cannot be a size."""
+"""The largest frame if both ends agreed on no limit or a larger one; a larger number cannot be a size."""
+
+_MOST_HELD = 1 << 20
+"""The largest frame that the reader must hold, because it is no part of a body."""
 
 MOST_FLAWS = 100
 """The largest number of flaws of one kind that a reader returns, if the reader can still read the next frame after them."""
@@ -151,7 +154,7 @@ class AmqpReader:
         kind, channel, size = head
         if kind not in _TYPES or self._at_start:
             return self._read_other(bytes(data[at : at + _PROTOCOL_HEADER]), items)
-        if size > (limit := (self.frame_max or UNLIMITED) - _AROUND):
+        if size > (limit := min(self.frame_max or UNLIMITED, UNLIMITED if kind == _BODY else _MOST_HELD) - _AROUND):
             what = f"a {_TYPES[kind]} frame of {size} bytes on channel {channel}, where at most {limit} are allowed"
             return self._lose(items, "frame-too-large", what, bytes(data[at : at + _HEAD.size]))
         if kind == _BODY:
@@ -236,7 +239,7 @@ class AmqpReader:
             self._flaw(items, "bad-method", what, size + _AROUND, bytes(data[start : start + min(_INDEX, size)]))
             return
         name, arguments = signature
-        fields = Fields(data, start + _INDEX, start + size)
+        fields = Fields(data, start + _INDEX, start + size, private=name in _SECRET)
         values = fields.arguments(arguments)
         if fields.problems or fields.left:
             self._problems(items, fields, size, name)
@@ -249,7 +252,7 @@ class AmqpReader:
         items.append(Method(self._offset, size + _AROUND, channel, name, values))
 
     def _content_header(self, data: Octets, start: int, channel: int, size: int, items: list[Item]) -> None:
-        fields = Fields(data, start, start + size)
+        fields = Fields(data, start, start + size, private=True)
         body_size, properties = 0, dict[str, object]()
         wrong = f"{size} bytes are too few for a content header"
         if size >= _CONTENT_HEAD.size:
@@ -278,8 +281,7 @@ class AmqpReader:
 
     def _problems(self, items: list[Item], fields: Fields, size: int, name: str) -> None:
         for problem in fields.problems:
-            raw = b"" if name in _SECRET else problem.raw
-            self._flaw(items, problem.kind, f"{name}: {problem.what}", size + _AROUND, raw)
+            self._flaw(items, problem.kind, f"{name}: {problem.what}", size + _AROUND, problem.raw)
         if fields.left:
             what = f"{name}: {fields.left} extra bytes after the last value"
             self._flaw(items, "bad-method", what, size + _AROUND, b"")

@@ -68,6 +68,7 @@ class Channel:
     Attributes:
         sure: Whether all frames of the channel were read, so that tags can be judged.
         closed_by: The side that closed the channel; `closed_at` is the time.
+        transacted: Whether the client selected transactions; after a rollback, it may acknowledge again.
         flagged: The flags that were raised for this life of the channel.
     """
 
@@ -78,6 +79,7 @@ class Channel:
     closed_at: float = 0.0
     prefetch: int = 0
     prefetch_of_all: int = 0
+    transacted: bool = False
     tags: Tags = field(default_factory=Tags)
     consumers: dict[str, ChannelConsumer] = field(default_factory=dict)
     asked: deque[ChannelConsumer] = field(default_factory=deque)

@@ -70,6 +70,7 @@ class AmqpConversation:
             (Side.BROKER, "Channel.Close"): self._broker_closes_channel,
             (Side.CLIENT, "Channel.CloseOk"): lambda _, channel, __: channel.end(),
             (Side.BROKER, "Channel.CloseOk"): lambda _, channel, __: channel.end(),
+            (Side.CLIENT, "Tx.Select"): self._transacted,
             (Side.CLIENT, "Basic.Qos"): self._qos,
             (Side.CLIENT, "Basic.Consume"): lambda _, channel, fields: channel.consume(fields),
             (Side.BROKER, "Basic.ConsumeOk"): lambda _, channel, fields: channel.consumes(
@@ -332,6 +333,9 @@ class AmqpConversation:
         else:
             channel.prefetch = count
 
+    def _transacted(self, _: float, channel: Channel, __: Mapping[str, Any]) -> None:
+        channel.transacted = True
+
     def _broker_cancels(self, t: float, channel: Channel, fields: Mapping[str, Any]) -> None:
         """
         Flag a delivery that timed out.
@@ -369,7 +373,7 @@ class AmqpConversation:
         tag = fields.get("delivery_tag", 0)
         highest = channel.tags.highest
         settled = channel.tags.settle(tag, multiple=bool(fields.get("multiple")))
-        if settled is AckResult.NOW or not channel.sure:
+        if settled is AckResult.NOW or not channel.sure or (settled is AckResult.BEFORE and channel.transacted):
             return
         channel.flagged.add("tag")
         rows: list[dict[str, object]] = [

@@ -157,6 +157,8 @@ class Conversation:
 
     def missed(self, t: float, side: Side, size: int, why: str = NOT_READ) -> None:
         """Note that bytes of a side passed without being read."""
+        silence = self.line.silences[side]
+        silence.last = max(silence.last, t if not silence.late else 0.0)  # the bytes passed at unknown times
         self._note_bytes(t, side, size)
         self._wire.skipped += size
         self.line.event(t, side, "skipped", bytes=size, what=why)
@@ -164,6 +166,14 @@ class Conversation:
             self._searching[side] = b""
         elif not self._encrypted:
             self._begin_unknown(t)
+
+    def give_up(self, t: float) -> None:
+        """Note that the connection cannot be read any more, so only the sizes and times of its bytes are known."""
+        self._begin_unknown(t)
+        self._forget()
+        self._spoken = None
+        self._first = bytearray()
+        self._searching.clear()
 
     def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
         """Note that a side closed its direction (`fin`) or the connection (`reset`)."""
@@ -208,9 +218,12 @@ class Conversation:
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)
+        self._forget()
+        self._wire.forget(self.line.number)
+
+    def _forget(self) -> None:
         if isinstance(self._spoken, StompConversation):
             self._spoken.forget()
-        self._wire.forget(self.line.number)
 
     def due(self) -> float:
         """Return the time at which a silence becomes too long."""
@@ -310,7 +323,8 @@ class Conversation:
         if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
             return b""  # the broker's reply shows which protocol the broker expects
         broker = recognize(data) if side is Side.BROKER else None
-        if kind == "tls" and broker is not None and broker.kind == "tls":
+        unanswered = last and (self._known.tls or self.line.closed_by is Side.CLIENT)
+        if kind == "tls" and (unanswered or (broker is not None and broker.kind == "tls")):
             self._encrypted = True
             self.line.event(
                 t,

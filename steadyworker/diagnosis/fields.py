@@ -81,15 +81,20 @@ class Misfit(Exception):
 
 
 class Fields:
-    """A reader of the values of one frame, in their order; the values are the bytes of `data` from `at` to `end`."""
+    """
+    A reader of the values of one frame, in their order; the values are the bytes of `data` from `at` to `end`.
 
-    __slots__ = ("_data", "_end", "_left", "at", "problems")
+    If the values are `private`, such as a login or the headers of an application, the problems show none of these bytes.
+    """
 
-    def __init__(self, data: Octets, at: int, end: int) -> None:
+    __slots__ = ("_data", "_end", "_left", "_private", "at", "problems")
+
+    def __init__(self, data: Octets, at: int, end: int, *, private: bool = False) -> None:
         self.at = at
         self.problems: list[Problem] = []
         self._data = data
         self._end = end
+        self._private = private
         self._left = MOST_VALUES
 
     @property
@@ -196,6 +201,8 @@ class Fields:
             case b"F" | b"A":
                 return self._nested(kind, end, depth)
         self.at -= 1
+        if self._private:
+            raise Misfit("a value has a type that AMQP does not have")
         raise Misfit(f"{name!r} has a value of the type {kind!r}, which AMQP does not have")
 
     def _nested(self, kind: bytes, end: int, depth: int) -> object:
@@ -233,7 +240,7 @@ class Fields:
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            self._problem("bad-text", f"the name {raw!r} is no UTF-8", at)
+            self._problem("bad-text", "a name is no UTF-8" if self._private else f"the name {raw!r} is no UTF-8", at)
             return raw.decode(errors="backslashreplace")
 
     def _text(self, end: int) -> str | bytes:
@@ -266,4 +273,5 @@ class Fields:
 
     def _problem(self, kind: str, what: str, at: int) -> None:
         if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append(Problem(kind, what, bytes(self._data[at : min(at + LONGEST_RAW, self._end)])))
+            raw = b"" if self._private else bytes(self._data[at : min(at + LONGEST_RAW, self._end)])
+            self.problems.append(Problem(kind, what, raw))

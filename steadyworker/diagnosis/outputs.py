@@ -62,6 +62,11 @@ class Outputs:
         with suppress(OSError):  # if a file could not be written, a flush fails, too
             self._files.close()
 
+    @property
+    def left(self) -> bool:
+        """Whether an output still gets events."""
+        return bool(self._listeners)
+
     def __call__(self, event: Event) -> None:
         """Pass an event to all outputs."""
         for name, listener in tuple(self._listeners.items()):

@@ -28,14 +28,16 @@ import ssl
 import struct
 import sys
 import termios
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
-from steadyworker.diagnosis.tap import Side, Tap, What
+from steadyworker.diagnosis.tap import OVERHEAD, Side, Tap, What
 
 CHUNK = 1 << 16
 """The largest number of bytes that are received at once."""
@@ -43,6 +45,7 @@ CHUNK = 1 << 16
 STUCK = 1.0
 """Seconds without progress after which a send queue is reported; also the seconds between two checks of the queue."""
 
+_PATIENCE = 10.0  # seconds in which one of the broker's addresses must accept a connection
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with a time of 0: `close` sends RST instead of FIN
 _GONE = {errno.ECONNRESET, errno.EPIPE}
 _FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -128,6 +131,7 @@ class TlsEnd(End):
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
         self._sending = asyncio.Lock()
+        self._ready = bytearray()  # bytes that were decrypted before this direction was closed
 
     @override
     async def start(self) -> None:
@@ -146,12 +150,20 @@ class TlsEnd(End):
     @override
     async def receive(self) -> bytes:
         while True:
+            if self._ready:
+                data = bytes(self._ready[:CHUNK])
+                del self._ready[:CHUNK]
+                return data
             try:
                 return self._tls.read(CHUNK)
             except ssl.SSLWantReadError:
                 await self._push()  # the reply to a change of keys
                 await self._pull()
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            except ssl.SSLZeroReturnError:
+                return b""
+            except ssl.SSLEOFError:
+                if not self._incoming.eof:
+                    raise  # an earlier error of TLS, and not the end of the connection
                 return b""
 
     @override
@@ -163,6 +175,9 @@ class TlsEnd(End):
 
     @override
     async def finish(self) -> None:
+        with suppress(ssl.SSLError):
+            while data := self._tls.read(CHUNK):  # unwrap would discard these bytes
+                self._ready += data
         with suppress(ssl.SSLError):  # a complete unwrap would wait for the other side's alert
             self._tls.unwrap()
         await self._push()
@@ -261,6 +276,9 @@ class RelayLink:
             if await self._begin(client, ends):
                 await self._pass_both(*ends)
             over = True
+        except Exception as error:  # noqa: BLE001 - no mistake in one connection may end all others
+            self._note(What.TROUBLE, Side.CLIENT, error=f"{text_of_mistake(error)}: this connection was ended")
+            self._reset = True
         finally:
             for end in ends:
                 end.close(reset=self._reset)
@@ -276,17 +294,16 @@ class RelayLink:
             await broker.start()
             side = Side.CLIENT
             await client.start()
+            side = Side.BROKER  # getpeername fails if the broker has reset the connection already
+            where = {
+                "broker": text_of_address(broker.socket.getpeername()),
+                "seen_as": text_of_address(broker.socket.getsockname()),
+            }
         except OSError as error:
             self._note(What.FAILED, side, error=text_of(error))
             self._reset = not isinstance(error, ssl.SSLError)  # an alert of TLS must arrive
             return False
-        self._note(
-            What.CONNECTED,
-            Side.BROKER,
-            broker=text_of_address(broker.socket.getpeername()),
-            seen_as=text_of_address(broker.socket.getsockname()),
-            tls_to_broker=bool(self._target.towards_broker),
-        )
+        self._note(What.CONNECTED, Side.BROKER, **where, tls_to_broker=bool(self._target.towards_broker))
         return True
 
     async def _dial(self) -> End:
@@ -294,20 +311,35 @@ class RelayLink:
         target = self._target
         failure = OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
         for family, address in target.addresses:
-            connection = socket.socket(family, socket.SOCK_STREAM)
             try:
-                connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
-                await asyncio.get_running_loop().sock_connect(connection, address)
+                connection = await self._connect(family, address)
             except OSError as error:
-                connection.close()
                 failure = error
-            except BaseException:
-                connection.close()
-                raise
             else:
                 context = target.towards_broker
                 return TlsEnd(connection, context, target.server_name) if context else End(connection)
         raise failure
+
+    async def _connect(self, family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+        while True:
+            try:
+                connection = socket.socket(family, socket.SOCK_STREAM)
+                break
+            except OSError as error:
+                if error.errno not in _FULL:  # otherwise the trace, and not the broker, has the trouble
+                    raise
+                self._note(What.TROUBLE, Side.BROKER, error=text_of(error))
+                await asyncio.sleep(STUCK)
+        try:
+            connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
+            async with asyncio.timeout(_PATIENCE):
+                await asyncio.get_running_loop().sock_connect(connection, address)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, TimeoutError):  # it has no text
+                raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
+            raise
+        return connection
 
     async def _pass_both(self, client: End, broker: End) -> None:
         flows = (Flow(Side.CLIENT, client, broker), Flow(Side.BROKER, broker, client))
@@ -358,9 +390,9 @@ class RelayLink:
 
     def _copy(self, flow: Flow, now: float, data: bytes) -> None:
         """Report bytes to the reader; if there is no room for a copy, only count these bytes."""
-        if flow.skipped:
+        if flow.skipped and self._tap.has_room(len(data) + OVERHEAD):
             self._report_skipped(flow)
-        if not self._tap.data(self._number, flow.side, now, data):
+        if flow.skipped or not self._tap.data(self._number, flow.side, now, data):
             flow.skipped += len(data)
         if not flow.active:
             flow.active, flow.progress = True, now
@@ -393,6 +425,8 @@ class RelayLink:
         while True:
             await asyncio.sleep(STUCK)
             for flow in flows:
+                if self._tap.has_room(OVERHEAD):
+                    self._report_skipped(flow)
                 if flow.active:
                     self._check_queue(flow, self._clock())
                 if flow.ended or flow.target.blocked:
@@ -430,3 +464,11 @@ def text_of(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
     return str(error) if error.errno is None else os.strerror(error.errno)
+
+
+def text_of_mistake(error: BaseException) -> str:
+    """Return the kind and the place of an error in the trace's own code, without its text, which can contain bytes."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}"

@@ -134,7 +134,11 @@ class StompReader:
         if (opening := self._foreign()) is not None:
             self._lose(items, opening.kind, f"{opening.name} {place}")
         elif not _COMMAND.fullmatch(line):
-            self._lose(items, "bad-frame", f"{line!r} {place}, which is no command")
+            known = recognize(line)
+            found = (
+                f"{known.name} {place}" if known else f"a line {place}"
+            )  # the line can be a part of a body or a login
+            self._lose(items, "bad-frame", f"{found}, which is no command")
         return not self.blind
 
     def _foreign(self) -> Opening | None:
@@ -244,7 +248,8 @@ class StompReader:
     def _lose(self, items: list[Item], kind: str, what: str) -> None:
         """Become blind, because the rest of the stream cannot be divided into frames."""
         raw = bytes(self._head[:LONGEST_RAW])
-        raw = raw if kind in {"tls", "amqp", "amqp-1.0"} else first_line(raw)
+        if kind not in {"tls", "amqp", "amqp-1.0"}:
+            raw = b"" if kind == "bad-frame" else first_line(raw)
         items.append(Flaw(self._offset, len(self._head), kind, what, raw))
         self._offset += len(self._head)
         self._head = bytearray()

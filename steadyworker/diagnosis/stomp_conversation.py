@@ -220,7 +220,7 @@ class StompConversation:
                     self._settle(subscription, first)
                 self._settle(subscription, name)
                 return
-        if self._sure and name in self._settled:
+        if self._sure and name in self._settled and "transaction" not in frame.headers:  # ABORT undoes the first one
             what = f"The client sent {frame.command} for the message {text(name)} a second time."
             self._line.flag(t, "stomp.double-ack", what, [{"frame": frame.command, "message": text(name)}])
 
@@ -290,6 +290,6 @@ class StompConversation:
 
 def _beats(headers: Mapping[str, str]) -> tuple[float, float]:
     """Return the header heart-beat in seconds: the interval that the sender offers, and the interval it requests."""
-    parts = headers.get("heart-beat", "0,0").split(",")
-    numbers = [int(part) / 1000 if part.strip().isdecimal() and len(part) < 16 else 0.0 for part in parts]  # noqa: PLR2004 - no such time
+    parts = [part.strip(" \t") for part in headers.get("heart-beat", "0,0").split(",")]
+    numbers = [int(part) / 1000 if part.isascii() and part.isdigit() and len(part) < 16 else 0.0 for part in parts]  # noqa: PLR2004 - no such time
     return (numbers[0], numbers[1]) if len(numbers) > 1 else (0.0, 0.0)

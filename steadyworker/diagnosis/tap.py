@@ -57,7 +57,7 @@ class What(IntEnum):
     CLOSED = 8
     """Both sockets are closed; `by_trace` if the trace ended first."""
     TROUBLE = 9
-    """The relay cannot accept connections."""
+    """The relay cannot accept or make connections, or has made a mistake; `link` is 0 if no connection is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,13 @@ class Tap:
         self._records: queue.SimpleQueue[TapRecord | None] = queue.SimpleQueue()
         self._written = self._read = 0  # bytes; each number has one thread that changes it
 
+    def has_room(self, size: int) -> bool:
+        """Return whether so many bytes may wait for the reader, too."""
+        return self._written - self._read + size <= self._most
+
     def data(self, link: int, side: Side, t: float, data: bytes) -> bool:
         """Report bytes to the reader, and return True; return False if the reader is too far behind."""
-        if self._written - self._read + len(data) > self._most:
+        if not self.has_room(len(data)):
             return False
         self._written += len(data) + OVERHEAD
         self._records.put(TapRecord(What.DATA, link, side, t, data))
@@ -91,6 +95,7 @@ class Tap:
 
     def note(self, what: What, link: int, side: Side, t: float, size: int = 0, **facts: Any) -> None:
         """Report another event to the reader."""
+        self._written += OVERHEAD
         self._records.put(TapRecord(what, link, side, t, size=size, facts=facts))
 
     def finish(self) -> None:
@@ -110,7 +115,6 @@ class Tap:
             if record is None:
                 raise EOFError
             yield record
-            if record.what is What.DATA:
-                self._read += len(record.data) + OVERHEAD
+            self._read += len(record.data) + OVERHEAD
             if left:
                 record = self._records.get()

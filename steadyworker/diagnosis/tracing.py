@@ -24,7 +24,7 @@ from typing import Self
 from steadyworker.clock import Clock
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import NOT_READ, Conversation, Known
-from steadyworker.diagnosis.relay import BrokerTarget, Relay
+from steadyworker.diagnosis.relay import BrokerTarget, Relay, text_of_mistake
 from steadyworker.diagnosis.tap import MOST_WAITING, Tap, TapRecord, What
 from steadyworker.diagnosis.wire import Wire
 
@@ -63,9 +63,15 @@ class Conversations:
             conversation = self._open[record.link] = Conversation(self._wire, record.link, self._known)
             conversation.opened(record.t, record.facts)
         elif record.what is What.TROUBLE:
-            self._wire.event(record.t, None, "trace", "trouble", **record.facts)
+            self._wire.event(record.t, record.link or None, "trace", "trouble", **record.facts)
         else:
-            _ACTIONS[record.what](self._open[record.link], record)
+            conversation = self._open[record.link]
+            try:
+                _ACTIONS[record.what](conversation, record)
+            except Exception as error:  # noqa: BLE001 - no bytes of one connection may end all others
+                conversation.give_up(record.t)
+                text = f"{text_of_mistake(error)}: this connection is no longer read"
+                self._wire.event(record.t, record.link, "trace", "trouble", error=text)
             if record.what is What.CLOSED:
                 del self._open[record.link]
 

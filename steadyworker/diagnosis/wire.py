@@ -22,6 +22,7 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 | `close` | a side closed its direction (`fin`) or the connection (`reset`), or could not be reached (`refused`) |
 | `skipped` | bytes that passed without being read, or events that are not listed |
 | `flag` | a problem that ends connections or loses messages, with its id, evidence and remedy |
+| `trouble` | an error of the trace itself: it cannot accept or make connections, or cannot read one |
 | `end` | the totals of the trace |
 
 No event contains a body, a login, or a header or property that an application has defined.

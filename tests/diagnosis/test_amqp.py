@@ -146,7 +146,19 @@ def test_text_that_is_no_utf8_is_read_and_a_name_that_is_none_is_flagged() -> No
     assert about.properties["content_type"] == "a\\xe9b"
     assert about.properties["headers"] == {"long": b"\xff\xfe", "bytes": b"\xff\xfe"}
     assert isinstance(flaw, Flaw)
-    assert (flaw.kind, flaw.raw[:4]) == ("bad-text", b"\3a\xe9b")
+    assert (flaw.kind, flaw.what, flaw.raw) == ("bad-text", "the content header: a name is no UTF-8", b"")
+
+
+def test_no_flaw_shows_a_header_of_an_application_or_a_login() -> None:
+    wrong = table_of({"iban": (b"S\0\0\0\6DE8937", None), "anna": (b"Zoops", None)})
+    (flaw, _) = content_header(struct.pack(">H", 1 << 13) + wrong)
+    login = framed(1, 0, struct.pack(">HH", 10, 11) + wrong + b"\5PLAIN\0\0\0\0\5en_US")
+    for each in (flaw, one_flaw(OPENING + login)):
+        assert isinstance(each, Flaw)
+        assert each.what.endswith(": a value has a type that AMQP does not have")
+        assert each.raw == b""
+    (shown,) = flaws(read([OPENING + framed(1, 1, struct.pack(">HHH", 50, 10, 0) + b"\1q\0" + wrong)]))
+    assert "'anna' has a value of the type b'Z'" in shown.what
 
 
 def test_property_flags_may_have_more_words() -> None:
@@ -240,6 +252,10 @@ def test_the_size_is_compared_with_the_agreed_maximum_before_anything_is_held() 
         assert one_flaw(OPENING + head, frame_max=4096).kind == "frame-too-large"
     assert not flaws(read([OPENING + framed(3, 5, bytes(4096 - 8))], frame_max=4096)[:-2])
     assert one_flaw(OPENING + struct.pack(">BHI", 1, 0, UNLIMITED), frame_max=0).kind == "frame-too-large"
+    for kind, size in ((1, 1 << 20), (2, 1 << 20), (3, UNLIMITED)):
+        head = struct.pack(">BHI", kind, 5, size)
+        assert one_flaw(OPENING + head, frame_max=0xFFFF_FFFF).kind == "frame-too-large"
+        assert one_flaw(OPENING + struct.pack(">BHI", kind, 5, size - 8), frame_max=0xFFFF_FFFF).kind == "cut"
     reader = AmqpReader(opening=True)
     assert len(reader.feed(OPENING + framed(3, 5, bytes(5000)))) == 3
     reader.frame_max = 4096

@@ -198,6 +198,66 @@ def test_a_stomp_broker_that_is_silent_has_a_remedy_about_the_broker() -> None:
     assert told.of("flag")[0]["remedy"].startswith("Look at the broker's host")
 
 
+@pytest.mark.parametrize("asked", ["0,0\x1f", "1000\x1c,0", "\u00b2,0", "\u0661,0"])
+def test_a_heart_beat_header_that_is_no_number_agrees_on_no_heartbeat(asked: str) -> None:
+    told = Told(61613)
+    told.stomp(asked, "0,1000")
+    (tuned,) = told.of("tuned")
+    assert tuned["heartbeat_client"] == 0.0
+
+
+def test_a_heart_beat_header_may_have_blanks() -> None:
+    told = Told(61613)
+    told.stomp("1000 ,\t0", "0, 2000")
+    (tuned,) = told.of("tuned")
+    assert tuned["heartbeat_client"] == 2.0
+
+
+def test_an_acknowledgement_after_a_rollback_is_no_flag() -> None:
+    told = Told()
+    told.amqp()
+    told.client(commands.Tx.Select())
+    told.broker(commands.Tx.SelectOk())
+    consume(told, prefetch=20)
+    told.broker(deliver(1))
+    told.client(commands.Basic.Ack(1), commands.Tx.Rollback())
+    told.broker(commands.Tx.RollbackOk())
+    told.client(commands.Basic.Ack(1), commands.Tx.Commit())
+    assert told.flags == []
+
+
+def test_an_acknowledgement_after_an_abort_is_no_flag() -> None:
+    told = Told(61613)
+    told.stomp()
+    told.client(stomp("SUBSCRIBE", {"id": "0", "destination": "/queue/a", "ack": "client-individual"}))
+    told.broker(stomp("MESSAGE", {"subscription": "0", "message-id": "m1", "ack": "a1", "destination": "/queue/a"}))
+    for transaction in ("t1", "t2"):
+        told.client(stomp("ACK", {"id": "a1", "transaction": transaction}))
+        told.client(stomp("ABORT", {"transaction": transaction}))
+    assert told.flags == []
+    told.client(stomp("ACK", {"id": "a1"}), stomp("ACK", {"id": "a1"}))
+    assert "stomp.double-ack" in told.flags
+
+
+@pytest.mark.parametrize(
+    ("port", "closes", "flags"),
+    [
+        (5671, Side.CLIENT, []),
+        (5671, Side.BROKER, []),
+        (5672, Side.CLIENT, []),
+        (5672, Side.BROKER, ["amqp.tls-on-port"]),
+    ],
+)
+def test_tls_without_a_byte_of_the_broker_is_a_flag_only_if_a_plain_port_closes(
+    port: int, closes: Side, flags: list[str]
+) -> None:
+    told = Told(port)
+    told.client(b"\x16\x03\x01\x00\x10\x01" + b"x" * 15)
+    told.it.ended(0.1, closes, "fin")
+    assert told.flags == flags
+    assert len(told.of("skipped")) == (0 if flags else 1)
+
+
 @pytest.mark.parametrize(("side", "flag"), [(Side.BROKER, "broker-not-reading"), (Side.CLIENT, "peer-not-reading")])
 @pytest.mark.parametrize("family", ["amqp", "stomp"])
 def test_the_remedy_is_about_the_side_that_does_not_read(family: str, side: Side, flag: str) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steadyworker.clock import SystemClock
+from steadyworker.diagnosis import relay
+from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import Known
-from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, End
-from steadyworker.diagnosis.tap import MOST_WAITING
+from steadyworker.diagnosis.frames import Item
+from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, End, RelayLink
+from steadyworker.diagnosis.tap import MOST_WAITING, Tap, TapRecord, What
 from steadyworker.diagnosis.tracing import Conversations, RelayFailed, Tracing
 from steadyworker.diagnosis.wire import Event, Wire
 from tests.diagnosis.traced import Traced
@@ -179,6 +184,54 @@ def test_a_broker_that_is_not_there_is_an_event_and_resets_the_client() -> None:
     assert trace.wire.unreachable == 2
 
 
+def connected(*addresses: tuple[socket.AddressFamily, tuple[str, int]]) -> list[TapRecord]:
+    """Connect to the first address that can be reached, and return the records of this."""
+    tap = Tap()
+
+    async def connect() -> None:
+        (await RelayLink(1, BrokerTarget(addresses), tap, SystemClock().monotonic)._dial()).close(reset=True)
+
+    asyncio.run(connect())
+    tap.finish()
+    found: list[TapRecord] = []
+    with suppress(EOFError):
+        found.extend(tap.records(WITHIN))
+    return found
+
+
+@pytest.mark.parametrize(("number", "troubles"), [(errno.EAFNOSUPPORT, 0), (errno.EMFILE, 1)])
+def test_a_socket_that_cannot_be_made_is_no_failure_of_the_broker(
+    monkeypatch: pytest.MonkeyPatch, number: int, troubles: int
+) -> None:
+    """A kernel without IPv6, and a trace without a free descriptor."""
+    original, failures = socket.socket, [number]
+
+    def make(family: int = -1, *rest: int, **more: Any) -> socket.socket:
+        if family == socket.AF_INET6 and failures:
+            raise OSError(failures.pop(), "no socket")
+        return original(socket.AF_INET if family == socket.AF_INET6 else family, *rest, **more)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(relay, "STUCK", 0.01)
+        monkeypatch.setattr(socket, "socket", make)
+        address = server.getsockname()
+        records = connected((socket.AF_INET6, address), (socket.AF_INET, address))
+        monkeypatch.undo()
+    assert [record.what for record in records] == [What.TROUBLE] * troubles
+
+
+def test_an_address_that_does_not_answer_is_left_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        with socket.create_connection(full.getsockname()):  # the backlog is full now
+            hung = (socket.AF_INET, full.getsockname())
+            assert connected(hung, (socket.AF_INET, server.getsockname())) == []
+            with pytest.raises(TimeoutError, match="Connection timed out"):
+                connected(hung)
+
+
 def test_bytes_pass_though_nothing_is_read_and_the_trace_shows_this() -> None:
     """The reader stands still, as on a machine without a free core."""
     size = 8 * CHUNK
@@ -193,6 +246,21 @@ def test_bytes_pass_though_nothing_is_read_and_the_trace_shows_this() -> None:
         trace.stop()
     assert trace.of("skipped")
     assert trace.wire.bytes["client"] == size + len(b"the last")
+    assert trace.wire.skipped == sum(event["bytes"] for event in trace.of("skipped"))
+
+
+def test_a_reader_that_stands_still_gets_one_record_of_all_skipped_bytes() -> None:
+    with ends(most=1_000) as (trace, client, broker):
+        trace.reading.clear()
+        for number in range(500):
+            client.sendall(bytes([number % 256]) * 100)
+            assert len(broker.recv(100, socket.MSG_WAITALL)) == 100
+        assert trace._tracing._tap._records.qsize() < 20
+        trace.reading.set()
+        client.close()
+        broker.close()
+        trace.stop()
+    assert trace.wire.bytes["client"] == 50_000
     assert trace.wire.skipped == sum(event["bytes"] for event in trace.of("skipped"))
 
 
@@ -257,10 +325,11 @@ def test_a_reset_by_a_side_that_has_closed_its_direction_is_passed_on() -> None:
 
 
 def test_a_failure_of_the_relay_is_raised_by_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(_: End) -> bytes:
+    async def fail(_: RelayLink, connection: socket.socket, __: str) -> None:
+        connection.close()
         raise ZeroDivisionError("a mistake in the relay")
 
-    monkeypatch.setattr(End, "receive", fail)
+    monkeypatch.setattr(RelayLink, "run", fail)
     clock, events = SystemClock(), list[Event]()
     with socket.create_server(("127.0.0.1", 0)) as server:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -273,4 +342,44 @@ def test_a_failure_of_the_relay_is_raised_by_the_trace(monkeypatch: pytest.Monke
         with pytest.raises(RelayFailed) as raised:
             tracing.stop()
     assert "a mistake in the relay" in "".join(traceback.format_exception(raised.value))
-    assert [event["kind"] for event in events] == ["open", "close"]
+    assert events == []
+
+
+def test_a_mistake_in_one_connection_ends_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def receive(end: End) -> bytes:
+        data = await asyncio.get_running_loop().sock_recv(end.socket, CHUNK)
+        if data == b"bad":
+            raise TypeError("a mistake")
+        return data
+
+    monkeypatch.setattr(End, "receive", receive)
+    with ends() as (trace, client, broker), socket.create_connection(("127.0.0.1", trace.port), WITHIN) as bad:
+        bad.sendall(b"bad")
+        with pytest.raises(ConnectionResetError):
+            bad.recv(10)
+        client.sendall(b"good")
+        assert broker.recv(10) == b"good"
+        trouble = trace.wait_kind("trouble")
+    assert trouble["conn"] == 2
+    assert trouble["error"].startswith("TypeError at test_relay.py:")
+
+
+def test_a_mistake_in_the_reader_ends_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def feed(_: AmqpReader, data: bytes) -> list[Item]:
+        raise ValueError(f"invalid literal: {data!r}")
+
+    monkeypatch.setattr(AmqpReader, "feed", feed)
+    with ends() as (trace, client, broker):
+        client.sendall(b"AMQP\0\0\x09\x01")
+        assert broker.recv(10)
+        trouble = trace.wait_kind("trouble")
+        broker.sendall(b"reply")
+        assert client.recv(10) == b"reply"
+        client.close()
+        broker.close()
+        trace.stop()
+    assert trouble["conn"] == 1
+    assert trouble["error"].startswith("ValueError at test_relay.py:")
+    assert trace.wire.bytes == {"client": 8, "broker": 5}
+    assert [event["size"] for event in trace.of("bytes")] == [8, 5]
+    assert len(trace.of("close")) == 2

@@ -237,9 +237,9 @@ def test_a_frame_that_connects_has_no_escapes() -> None:
         (b"CONNECT host:80 HTTP/1.1\r\n\r\n", "http", b"CONNECT host:80 HTTP/1.1\r\n"),
         (b"HTTP/1.1 400 Bad Request\r\n", "http", b"HTTP/1.1 400 Bad Request\r\n"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "tls", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
-        (b"hello there\n", "bad-frame", b"hello there\n"),
-        (b"\xff" * 20, "bad-frame", b"\xff" * 20),
-        (b"A" * 70, "bad-frame", b"A" * 64),
+        (b"hello there\n", "bad-frame", b""),  # the bytes can be a part of a body or a login
+        (b"\xff" * 20, "bad-frame", b""),  # the bytes can be a part of a body or a login
+        (b"A" * 70, "bad-frame", b""),  # the bytes can be a part of a body or a login
     ],
 )
 @pytest.mark.parametrize("before", [b"", b"\n", b"SEND\n\n\0"])
@@ -298,6 +298,20 @@ def test_no_flaw_in_a_frame_that_connects_shows_its_headers() -> None:
     for flaw in flaws(read([b"CONNECT\npasscode=secret\npasscode:secret\xff\n\n\0"])):
         assert flaw.raw == b""
         assert "secret" not in flaw.what
+
+
+@pytest.mark.parametrize(
+    ("wire", "what"),
+    [
+        (b"SEND\n\nbinary\0card=4111 cvv=123\0", "a line in the place of a frame, which is no command"),
+        (b"CONNECT\nlogin:u\npasscode:p\0hunter2\n\n\0secret\n", "a line in the place of a frame, which is no command"),
+        (b"AUTH s3cr3t\r\n", "a line at the start, which is no command"),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n", "PROXY protocol header at the start, which is no command"),
+    ],
+)
+def test_no_flaw_shows_a_line_that_is_no_command(wire: bytes, what: str) -> None:
+    flaw = one_flaw(wire)
+    assert (flaw.kind, flaw.what, flaw.raw) == ("bad-frame", what, b"")
 
 
 def test_a_body_that_does_not_end_where_it_should_blinds() -> None:

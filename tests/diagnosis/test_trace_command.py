@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +24,7 @@ from tests.conftest import Eventually
 from tests.diagnosis.amqp_client import OPENING, AmqpClient, publish
 from tests.diagnosis.test_relay import try_to_read
 
+BEAT = b"\x08\0\0\0\0\0\0\xce"
 COMMAND = [sys.executable, "-m", "steadyworker", "trace"]
 
 
@@ -149,6 +152,64 @@ def test_its_relay_ends_with_it(eventually: Eventually) -> None:
             pass
         trace.kill()
     eventually(lambda: refuses(trace.port))
+
+
+def test_a_full_disk_at_standard_output_ends_no_connection(tmp_path: Path, eventually: Eventually) -> None:
+    file = tmp_path / "trace.jsonl"
+    with socket.create_server(("127.0.0.1", 0)) as server, Path("/dev/full").open("wb") as full:
+        to = f"127.0.0.1:{server.getsockname()[1]}"
+        command = [*COMMAND, "--listen", "127.0.0.1:0", "--to", to, "--jsonl", str(file)]
+        with subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True) as trace:
+            try:
+                eventually(lambda: file.exists() and file.read_bytes().count(b"\n") == 1)
+                port = int(json.loads(file.read_text())["listen"].rpartition(":")[2])
+                with socket.create_connection(("127.0.0.1", port), timeout=30) as client, server.accept()[0] as broker:
+                    eventually(lambda: '"open"' in file.read_text())
+                    client.sendall(OPENING)
+                    assert broker.recv(100) == OPENING
+                    trace.send_signal(signal.SIGTERM)
+                    assert client.recv(100) == b""
+                _, errors = trace.communicate(timeout=60)
+            finally:
+                trace.kill()
+    assert trace.returncode == 74
+    assert "Expected to write to standard output, got: No space left on device" in errors
+    kinds = [json.loads(line)["kind"] for line in file.read_text().splitlines()]
+    assert (kinds[:2], kinds[-1]) == (["trace", "open"], "end")
+
+
+def test_a_second_signal_ends_it_though_nothing_reads_its_output(eventually: Eventually) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        to = f"127.0.0.1:{server.getsockname()[1]}"
+        command = [*COMMAND, "--listen", "127.0.0.1:0", "--to", to, "--jsonl", "-"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as trace:
+            try:
+                assert trace.stdout
+                port = int(json.loads(trace.stdout.readline())["listen"].rpartition(":")[2])
+                with socket.create_connection(("127.0.0.1", port), timeout=30) as client, server.accept()[0] as broker:
+                    drain = threading.Thread(target=read_all, args=(broker,), daemon=True)
+                    drain.start()
+                    client.sendall(OPENING + BEAT * 20_000)
+                    eventually(lambda: is_full(trace.stdout))
+                    trace.send_signal(signal.SIGTERM)
+                    eventually(lambda: ends_at_a_signal(trace))
+                    client.close()
+                    drain.join(60)
+            finally:
+                trace.kill()
+    assert trace.returncode == -signal.SIGTERM
+
+
+def ends_at_a_signal(process: subprocess.Popen[bytes]) -> bool:
+    process.send_signal(signal.SIGTERM)
+    return process.poll() is not None
+
+
+def is_full(pipe: IO[bytes] | None) -> bool:
+    """Return whether a write of a page to the pipe would wait."""
+    assert pipe
+    waiting = int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
+    return waiting > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 4096
 
 
 def refuses(port: int) -> bool:

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,10 @@ import pytest
 import trustme
 
 from steadyworker.diagnosis.cli.trace import towards_broker, towards_clients
-from steadyworker.diagnosis.relay import BrokerTarget
+from steadyworker.diagnosis.relay import BrokerTarget, TlsEnd
 from tests.brokers.rabbitmq import Vhost
 from tests.diagnosis.amqp_client import AmqpClient
-from tests.diagnosis.test_relay import WITHIN, read_all
+from tests.diagnosis.test_relay import WITHIN, read_all, reset
 from tests.diagnosis.traced import Traced
 
 
@@ -106,6 +107,37 @@ async def echoed(port: int, context: ssl.SSLContext, data: bytes) -> bytes:
     return got
 
 
+def test_a_half_close_loses_no_byte_that_has_come(keys: Keys) -> None:
+    data, sent = bytes(range(256)) * 1_000, threading.Event()
+
+    async def receive_after_the_half_close(plain: socket.socket) -> bytes:
+        end = TlsEnd(plain, towards_broker(keys.ca, verify=True), "localhost")
+        await end.start()
+        assert await asyncio.to_thread(sent.wait, WITHIN)
+        got = await end.receive()
+        assert len(got) < len(data)
+        await end.finish()
+        while part := await end.receive():
+            got += part
+        return got
+
+    def serve(listener: socket.socket) -> None:
+        with towards_clients(keys.certificate, keys.key).wrap_socket(listener.accept()[0], server_side=True) as broker:
+            broker.sendall(data)
+            sent.set()
+            assert broker.recv(10) == b""
+            broker.unwrap().close()
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), timeout=WITHIN) as plain,
+    ):
+        serving = threading.Thread(target=serve, args=(server,), daemon=True)
+        serving.start()
+        assert asyncio.run(receive_after_the_half_close(plain)) == data
+        serving.join(WITHIN)
+
+
 def test_the_frames_of_a_terminated_connection_are_read(keys: Keys, vhost: Vhost) -> None:
     target = BrokerTarget((), None, "", towards_clients(keys.certificate, keys.key))
     with Traced(vhost.url, target=target) as trace:
@@ -140,6 +172,36 @@ def test_a_client_that_does_not_trust_the_trace_is_an_event(keys: Keys) -> None:
             ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
         close = trace.wait_kind("close", who="client")
     assert "unknown ca" in close["error"]
+
+
+def test_a_broker_that_resets_during_the_clients_handshake_ends_no_other_connection(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = TlsEnd.start, threading.Semaphore(0)
+
+    async def shown_start(end: TlsEnd) -> None:
+        started.release()
+        await start(end)
+
+    monkeypatch.setattr(TlsEnd, "start", shown_start)
+    target = BrokerTarget((), None, "", towards_clients(keys.certificate, keys.key))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Traced(f"127.0.0.1:{server.getsockname()[1]}", target=target) as trace,
+    ):
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as plain:
+                broker, _ = server.accept()
+                assert started.acquire(timeout=WITHIN)
+                reset(broker)
+                with (
+                    keys.client().wrap_socket(plain, server_hostname="localhost") as client,
+                    suppress(ConnectionResetError),  # OpenSSL can report the reset as an end
+                ):
+                    assert client.recv(10) == b""
+        trace.stop()
+    closes = trace.of("close", who="broker", how="refused")
+    assert [event["conn"] for event in closes] == [1, 2]
 
 
 def test_tls_that_passes_is_reported_once_as_encrypted(keys: Keys, echo: EchoServer) -> None:

@@ -70,7 +70,7 @@ capture its packets (tcpdump -w rocketmq.pcap port 10911), and read them with --
 Bodies, logins, and headers and properties of applications are never written;
 of the id of an AMQP message, the trace writes only the first 8 characters.
 \b
-Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM end the trace with its totals.""",
+Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM end the trace with its totals, a second one at once.""",
 )
 @click.option(
     "--listen",
@@ -168,7 +168,7 @@ def _follow(tracing: Tracing, stopped: Callable[[], bool], clock: Clock, until: 
         if now - flushed >= _FLUSH:
             outputs.flush()
             flushed = now
-        if STDOUT in outputs.failures or (until is not None and now >= until):
+        if not outputs.left or (until is not None and now >= until):
             return
 
 
@@ -238,13 +238,20 @@ def _code(wire: Wire, outputs: Outputs) -> int:
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
     """
-    Record SIGINT and SIGTERM, which then do not end the process.
+    Record the first SIGINT or SIGTERM, which then does not end the process; the second one ends it.
 
+    The reader of a pipe can stop, and a write to this pipe then waits without a limit, also after the first signal.
     Yield a function that returns whether a signal came.
     """
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
+
+    def record(number: int, _: object) -> None:
+        came.append(number)
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, record) for number in numbers}
     try:
         yield lambda: bool(came)
     finally:
