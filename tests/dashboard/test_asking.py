@@ -129,9 +129,9 @@ def test_the_page_has_the_numbers_of_the_sqlite_queue_now(tmp_path: Path, eventu
         ledger = ledger_of(name)
         with asked(ledger, options, partial(open_adapter_for, options=options, create=False)) as (_, page):
             assert "never" in ready(page)  # the first page waits for no reply
-            eventually(lambda: f"exports {name} 1 " in ready(page))
+            eventually(lambda: "exports embedded queue 1 " in ready(page))
             client.send(Exports, {}, key="two")
-            eventually(lambda: f"exports {name} 2 " in ready(page))
+            eventually(lambda: "exports embedded queue 2 " in ready(page))
             assert request(page, "/queues").words.count("no new numbers") == 0
 
 

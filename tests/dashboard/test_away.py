@@ -21,7 +21,7 @@ from tests.conftest import Eventually
 from tests.dashboard.fleet_of_facts import FleetOfFacts
 from tests.dashboard.kit import request
 from tests.dashboard.test_pages import ADDRESSES
-from tests.dashboard.test_serving import Command, connected, ledger, started, status_of
+from tests.dashboard.test_serving import Command, answers, connected, ledger, started, status_of
 from tests.faults.proxy import Proxy
 from tests.ledger.pgkit import claim
 
@@ -103,7 +103,7 @@ def test_ten_thousand_connections(ledger: str, started: list[Command], eventuall
             stack.enter_context(connected(command.url))
         assert command.pss() < 60 << 20
         assert command.process.poll() is None
-    eventually(lambda: text_of(command.url)[0] == 200)
+    eventually(lambda: answers(command.url))
     assert command.pss() < 60 << 20
 
 

@@ -101,10 +101,10 @@ def test_more_connections_than_the_limit_are_refused_and_the_others_go_on(
 
         assert refused()
         stack.close()
-        eventually(lambda: _answers(url))
+        eventually(lambda: answers(url))
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
     try:
         return status_of(url) == 200
     except (OSError, http.client.HTTPException):
