@@ -323,7 +323,8 @@ class Conversation:
         if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
             return b""  # the broker's reply shows which protocol the broker expects
         broker = recognize(data) if side is Side.BROKER else None
-        unanswered = last and (self._known.tls or self.line.closed_by is Side.CLIENT)
+        left = self.line.closed_by is Side.CLIENT and not self._known.sure
+        unanswered = last and (self._known.tls or left)
         if kind == "tls" and (unanswered or (broker is not None and broker.kind == "tls")):
             self._encrypted = True
             self.line.event(

@@ -244,11 +244,13 @@ def test_an_acknowledgement_after_an_abort_is_no_flag() -> None:
     [
         (5671, Side.CLIENT, []),
         (5671, Side.BROKER, []),
-        (5672, Side.CLIENT, []),
+        (7777, Side.CLIENT, []),
+        (7777, Side.BROKER, ["amqp.tls-on-port"]),
+        (5672, Side.CLIENT, ["amqp.tls-on-port"]),
         (5672, Side.BROKER, ["amqp.tls-on-port"]),
     ],
 )
-def test_tls_without_a_byte_of_the_broker_is_a_flag_only_if_a_plain_port_closes(
+def test_tls_without_a_byte_of_the_broker_is_a_flag_at_a_plain_port_or_if_the_broker_closes(
     port: int, closes: Side, flags: list[str]
 ) -> None:
     told = Told(port)
