@@ -26,7 +26,7 @@ Call = Callable[..., Awaitable[Any]]
 
 
 def front(_: HttpRequest) -> HttpResponse:
-    return HttpResponse("Django")
+    return HttpResponse(b"Django")
 
 
 urlpatterns = [path("", front)]
@@ -44,7 +44,7 @@ def for_staff(page: Call) -> Call:
     """Return the page, with Django's login in front of it: a mounted application is behind no middleware of Django's."""
 
     async def guarded(scope: Scope, receive: Call, send: Call) -> None:
-        request = ASGIRequest(scope, BytesIO())
+        request: Any = ASGIRequest(scope, BytesIO())
         request.session = SessionStore(request.COOKIES.get(settings.SESSION_COOKIE_NAME))
         user = await aget_user(request)
         if user.is_active and user.is_staff:
