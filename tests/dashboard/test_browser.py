@@ -21,13 +21,11 @@ from steadyworker.ledger.base import JobId, Moving
 from steadyworker.ledger.facts import Action
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
-from tests.brokers.install import MissingError
 from tests.conftest import Eventually
 from tests.dashboard.fleet_of_facts import FleetOfFacts, hostile
 from tests.dashboard.kit import served
 from tests.dashboard.test_paging import register
-from tests.deploy.judges.environment import missing
-from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser
+from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser, chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -53,11 +51,7 @@ OVERLAPS = """
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    try:
-        started = Browser()
-    except MissingError as error:
-        missing(error)
-    with started:
+    with chromium() as started:
         yield started
 
 

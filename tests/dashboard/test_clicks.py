@@ -23,14 +23,12 @@ from steadyworker.ledger.base import Ledger, Row
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.runner.dead_jobs import DeadJobs
-from tests.brokers.install import MissingError
 from tests.cli.kit import Queues
 from tests.cli.test_retry import interrupt, wait_for_retry
 from tests.conftest import Eventually
 from tests.dashboard.kit import served
 from tests.dashboard.test_browser import OVERLAPS
-from tests.deploy.judges.environment import missing
-from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser, BrowserError
+from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser, BrowserError, chromium
 from tests.support.ledgers import make_ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -42,11 +40,7 @@ SCRIPT = pytest.mark.parametrize("script", [True, False], ids=["script", "no scr
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    try:
-        started = Browser()
-    except MissingError as error:
-        missing(error)
-    with started:
+    with chromium() as started:
         login = b64encode(f"ann:{TOKEN}".encode()).decode()
         started.call("Network.setExtraHTTPHeaders", headers={"Authorization": f"Basic {login}"})
         yield started

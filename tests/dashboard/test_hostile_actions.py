@@ -32,8 +32,10 @@ from tests.cli.kit import BODY, Queues
 from tests.cli.test_retry import interrupt
 from tests.conftest import Eventually
 from tests.dashboard.kit import request
-from tests.dashboard.test_forms import Site, doing_of, ended, many, register
+from tests.dashboard.test_forms import Site, doing_of, ended, many, queues, register, site
 from tests.support.ledgers import make_ledger
+
+__all__ = ["queues", "site"]
 
 OTHER = b'{"merchant": "of another sender"}'
 
@@ -43,17 +45,6 @@ def options(tmp_path: Path) -> Options:
     made = load({"state_dir": str(tmp_path / "state")}, {}, tmp_path)
     make_ledger(made)
     return made
-
-
-@pytest.fixture
-def site(options: Options) -> Iterator[Site]:
-    with closing(open_ledger(options)) as ledger:
-        yield Site(options, ledger)
-
-
-@pytest.fixture
-def queues(options: Options) -> Queues:
-    return Queues(options)
 
 
 def broker_letter(site: Site, body: bytes = OTHER) -> None:

@@ -13,12 +13,15 @@ import os
 import select
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from tests.deploy.judges.environment import program
+from tests.brokers.install import MissingError
+from tests.deploy.judges.environment import missing, program
 
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -229,3 +232,14 @@ class Browser:
         message: dict[str, Any] = json.loads(self._buffer[:end])
         del self._buffer[: end + 1]
         return message
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser for the tests of a module; without Chromium, they are skipped, or fail in CI."""
+    try:
+        started = Browser()
+    except MissingError as error:
+        missing(error)
+    with started:
+        yield started

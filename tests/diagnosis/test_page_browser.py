@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers.install import MissingError
-from tests.deploy.judges.environment import missing
-from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser
+from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser, chromium
 from tests.diagnosis.page_kit import page_of
 from tests.diagnosis.page_stories import STORIES
 from tests.diagnosis.test_page import long_trace
@@ -28,11 +26,7 @@ NAMES = [*STORIES, "many"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    try:
-        started = Browser()
-    except MissingError as error:
-        missing(error)
-    with started:
+    with chromium() as started:
         yield started
 
 
