@@ -105,10 +105,10 @@ class Matcher:
         for named in _ID.finditer(text) if not hints.isdisjoint(_ID_HINTS) else ():
             if (entry := self._entries.get(named["explain"] or named["flag"])) is not None:
                 found.setdefault((entry.id,), Match(entry, groups_of(text), text.count("\n", 0, named.start())))
+        if found:
+            return _in_order(found.values())
         for hint in self._by_hint.keys() & hints:
             for entry, regex in self._by_hint[hint]:
-                if (entry.id,) in found:
-                    continue
                 for match in islice(_matches(self._expression(regex), hint, text), _MOST_OF_ONE):
                     groups = {name: value for name, value in match.groupdict().items() if value}
                     if entry.opens and ((bytes_ := spelled(entry, groups)) is None or bytes_.kind not in entry.opens):

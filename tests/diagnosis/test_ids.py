@@ -32,6 +32,7 @@ NO_IDS = frozenset(
         *("config.options", "config.resolve"),  # modules
         *("steadyworker.commands", "steadyworker.remedies", "steadyworker.services"),  # groups of entry points
         "steadyworker.outcome",  # an attribute of spans
+        "java.version",  # a property of the JVM
         *("steadyworker.adapters", "steadyworker.deploy", "steadyworker.link", "steadyworker.toml"),
         *("steadyworker.spark", "steadyworker.job", "steadyworker.replies", "activemq.management"),
         *("spark.conf", "spark.jars", "spark.master", "spark.properties", "spark.speculation"),  # Spark's own settings

@@ -26,6 +26,7 @@ from steadyworker.diagnosis.tap import MOST_WAITING, Tap, TapRecord, What
 from steadyworker.diagnosis.tracing import Conversations, RelayFailed, Tracing
 from steadyworker.diagnosis.wire import Event, Wire
 from tests.diagnosis.traced import Traced
+from tests.support.stage import eventually
 
 WITHIN = 30.0
 
@@ -285,6 +286,7 @@ def test_many_connections_at_once() -> None:
             assert sorted(broker.recv(10)[0] for broker in brokers) == list(range(50))
             for end in (*clients, *brokers):
                 end.close()
+            eventually(lambda: len(trace.of("close", first=True)) == 50, "the end of each connection")
             trace.stop()
     assert trace.wire.connections == 50
     assert len(trace.of("close", first=True)) == 50

@@ -103,7 +103,7 @@ def browser(request: pytest.FixtureRequest, start: Callable[..., None], tmp_path
     start(*(argument.format(port=port) for argument in SERVERS[request.param]))
     browser = Browser(f"http://127.0.0.1:{port}")
     eventually(browser.is_up, "the page", report=lambda: logs(tmp_path))
-    eventually((tmp_path / "state/ledger.db").exists, "the worker's ledger", report=lambda: logs(tmp_path))
+    eventually(lambda: "worker_started" in logs(tmp_path), "the worker", report=lambda: logs(tmp_path))
     return browser
 
 

@@ -152,6 +152,7 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
     has_troubles(stage, TROUBLES | {"host-5": ["gone"]})
     start = "start one with `steadyworker run`"
     assert_lines(screen(stage, "jobs"), *(rf"reports +{key} +gone .*: {start}" for key in ("lost", "busy")))
+    waits(stage, "reports", consumers=0)
     assert_lines(screen(stage, "queues"), rf"\S+ +reports +\d .* 0 +no worker consumes it: {start}")
     dead = r"died \d+ s ago; no other worker consumes reports: read its log, and start it again"
     assert_lines(screen(stage, "workers"), rf"host-4 .*{dead}", rf"host-5 .*{dead}")
