@@ -26,11 +26,12 @@ FRESH = 1.0
 AWAY = 5.0
 """Seconds for which no page asks a ledger again that did not respond, because each question can wait 10 s."""
 
-SHARE, LONGEST = 0.0025, 10.0
+SHARE, LONGEST = 0.001, 60.0
 """
 The share of a core that the repetitions of one slow read take at most, and the most seconds for which such a read serves.
 
-A page has up to five slow reads, so all of them take about one hundredth.
+A page has up to five slow reads, and its other reads take about as much, so all of them take about one hundredth.
+With 100,000 unfinished jobs, "needs a person" takes 0.15 s of a core, so it is up to a minute old, and each other read some seconds.
 """
 
 MOST_KEPT = 64
