@@ -23,11 +23,12 @@ from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import Level, Wire
 from steadyworker.units import size_text
 
-STUCK = 5.0
-"""The seconds after which a side that reads nothing is flagged."""
+STUCK = 4.0
+"""The seconds after which a side that reads nothing is flagged; if the other side closes earlier, `_SHORT` are enough."""
 
 NOT_READ = "bytes that were not read, because the traffic was faster than the trace"
 
+_SHORT = 1.0
 _JUDGED = 8  # the number of a client's bytes that is enough to know the protocol
 _RECENT = 8_192
 _LONGEST_FIRST = 256
@@ -100,7 +101,6 @@ class Conversation:
         self.line = Line(wire, number)
         self._wire = wire
         self._known = known
-        self._facts: dict[str, Any] = {}
         self._spoken: Spoken | None = None
         self._first = bytearray()  # the client's first bytes, until they are enough
         self._recent = {side: _Recent() for side in Side}
@@ -109,22 +109,26 @@ class Conversation:
         self._unknown = False
         self._ended: set[Side] = set()
         self._stuck: set[Side] = set()
+        self._blocked: dict[
+            Side, tuple[float, int]
+        ] = {}  # a side that does not read: since when, and the bytes that wait
+        self._connected = False
         self._broker_sent = False
-        self._open_reported = False
 
     # --- What happens to the connection ----------------------------------------------------------------------------------
 
     def opened(self, t: float, facts: Mapping[str, Any]) -> None:
         """Note that a client connected to the trace."""
         self._wire.connections += 1
-        self._facts = dict(facts)
+        self.line.event(t, None, "open", **facts)
         self.line.client_address = str(facts.get("client", ""))
         for silence in self.line.silences.values():
             silence.last = t
 
     def connected(self, t: float, facts: Mapping[str, Any]) -> None:
         """Note that the broker is reached, too; `seen_as` is the address that the broker's log contains."""
-        self._report_open(t, facts)
+        self._connected = True
+        self.line.event(t, None, "connected", **facts)
         if facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
             self._searching = dict.fromkeys(Side, b"")
@@ -132,14 +136,7 @@ class Conversation:
     def failed(self, t: float, side: Side, error: str) -> None:
         """Note that the broker could not be reached, or that TLS failed with one of the sides."""
         self._wire.unreachable += side is Side.BROKER
-        self._report_open(t)
         self.line.event(t, side, "close", who=side.label, how="refused", error=error)
-
-    def _report_open(self, t: float, facts: Mapping[str, Any] | None = None) -> None:
-        """Write once that a client connected, even if the client left before the broker was reached."""
-        if not self._open_reported:
-            self._open_reported = True
-            self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
     def data(self, t: float, side: Side, data: bytes) -> None:
         """Read bytes that a side sent."""
@@ -178,12 +175,14 @@ class Conversation:
     def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
         """Note that a side closed its direction (`fin`) or the connection (`reset`)."""
         line = self.line
-        self._report_open(t)
         self.tick(t)
         first = line.closed_by is None
         if first:
             line.closed_by, line.closed_how = side, how
             self._closed_in_silence(t, side)
+            since, waiting = self._blocked.get(side.other, (t, 0))
+            if t - since >= _SHORT:
+                self._not_reading(t, side.other, waiting, t - since)
         if self._spoken is None and self._first:
             self._decide(t, Side.CLIENT, b"", last=True)
         self._judge_refusal(t)
@@ -199,7 +198,22 @@ class Conversation:
         self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
         if not stuck:
             self._stuck.discard(side)
-        elif since >= STUCK and side not in self._stuck:
+        elif since >= STUCK:
+            self._not_reading(t, side, waiting, since)
+
+    def blocked(self, t: float, side: Side, *, blocked: bool, waiting: int) -> None:
+        """Note that the relay waits, or no longer waits, for a side that does not read; the other side cannot be read."""
+        if blocked:
+            self._blocked[side] = t, waiting
+            self.line.silences[side.other].paused = True
+        else:
+            self._blocked.pop(side, None)
+            self.line.silences[side.other].resume(t)
+
+    def _not_reading(self, t: float, side: Side, waiting: int, since: float) -> None:
+        """Flag a side that does not read, unless it was flagged before, or the other side was the first not to read."""
+        other, _ = self._blocked.get(side.other, (t, 0))
+        if side not in self._stuck and other >= t - since:
             self._stuck.add(side)
             family = self._spoken.family if self._spoken else self._known.family
             what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(waiting)} wait for it: the {side.other.label} can write no more to this connection."
@@ -214,7 +228,6 @@ class Conversation:
     def closed(self, t: float, *, by_trace: bool = False) -> None:
         """Note that both sockets are closed; if the trace ends first, the trace itself closes them."""
         if by_trace:
-            self._report_open(t)
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)
@@ -239,7 +252,7 @@ class Conversation:
     def _judge_refusal(self, t: float) -> None:
         """Flag a client that received no byte from the broker, because the broker expects another protocol."""
         known, spoken = self._known, self._spoken
-        if spoken is None or self._broker_sent:
+        if spoken is None or self._broker_sent or not self._connected:
             return
         if known.tls and self.line.closed_by is Side.BROKER and spoken.family == "amqp":
             what = "The client sent a protocol header without TLS, and the broker closed the connection without a reply: it expects TLS on this port."

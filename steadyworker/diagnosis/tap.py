@@ -54,9 +54,11 @@ class What(IntEnum):
     """A side reset the connection (RST)."""
     QUEUE = 7
     """The send queue towards a side does not shrink, or is empty again."""
-    CLOSED = 8
+    BLOCKED = 8
+    """The relay begins, or no longer needs, to wait for a side that does not read; meanwhile, it reads nothing of the other side."""
+    CLOSED = 9
     """Both sockets are closed; `by_trace` if the trace ended first."""
-    TROUBLE = 9
+    TROUBLE = 10
     """The relay cannot accept or make connections, or has made a mistake; `link` is 0 if no connection is meant."""
 
 

@@ -95,13 +95,16 @@ def consume(told: Told, prefetch: int = 0) -> None:
 
 
 def test_a_client_that_leaves_before_the_broker_is_reached_is_opened_and_closed() -> None:
+    """Nothing is known of the broker then, so it refused nothing."""
     events: list[Event] = []
     it = Conversation(Wire(0.0, [events.append]), 1, Known.at(5672))
     it.opened(1.0, {"client": "127.0.0.1:1"})
+    it.data(1.0, Side.CLIENT, stomp("CONNECT", {}))
     it.ended(2.0, Side.CLIENT, "reset")
     it.closed(2.0)
     assert [(event["kind"], event.get("client"), event.get("how")) for event in events] == [
         ("open", "127.0.0.1:1", None),
+        ("frame", None, None),
         ("close", None, "reset"),
     ]
 
@@ -267,6 +270,40 @@ def test_the_remedy_is_about_the_side_that_does_not_read(family: str, side: Side
     told.amqp() if family == "amqp" else told.stomp()
     told.it.queue(told.t, side, waiting=100_000, since=6.0, stuck=True)
     assert told.flags == [f"{family}.{flag}"]
+
+
+@pytest.mark.parametrize("side", Side)
+def test_a_side_that_cannot_be_read_is_not_silent(side: Side) -> None:
+    told = Told()
+    told.amqp(beat=4)
+    told.it.blocked(told.t, side, blocked=True, waiting=100_000)
+    told.wait(5.0)
+    assert told.flags == ["amqp.late-heartbeat" if side is Side.CLIENT else "amqp.broker-silent"]
+    told.it.blocked(told.t, side, blocked=False, waiting=0)
+    told.wait(4.0)
+    assert len(told.flags) == 1
+    told.wait(1.0)
+    assert len(set(told.flags)) == 2
+
+
+@pytest.mark.parametrize(("closes", "flags"), [(Side.CLIENT, ["amqp.broker-not-reading"]), (Side.BROKER, [])])
+def test_a_close_by_the_side_that_could_not_write_names_the_other_one(closes: Side, flags: list[str]) -> None:
+    told = Told()
+    told.amqp()
+    told.it.blocked(told.t, Side.BROKER, blocked=True, waiting=100_000)
+    told.wait(2.0)
+    told.it.ended(told.t, closes, "reset")
+    assert told.flags == flags
+
+
+def test_a_side_that_does_not_read_because_its_peer_does_not_read_is_not_named() -> None:
+    told = Told()
+    told.amqp()
+    told.it.blocked(told.t, Side.BROKER, blocked=True, waiting=100_000)
+    told.wait(10.0)
+    told.it.queue(told.t, Side.CLIENT, waiting=100, since=8.0, stuck=True)
+    told.it.queue(told.t, Side.BROKER, waiting=100, since=10.1, stuck=True)
+    assert told.flags == ["amqp.broker-not-reading"]
 
 
 # --- Logins and ports -------------------------------------------------------------------------------------------------
