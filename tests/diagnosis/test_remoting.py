@@ -57,12 +57,14 @@ names = st.sampled_from(FIELDS) | st.text(st.characters(codec="utf-8"), min_size
 
 @st.composite
 def parts(draw: st.DrawFn) -> Part:
-    """A frame in JSON, or a binary one; fields that no one knows are left out of what is seen."""
+    """A frame in JSON, or a binary one, of which only numbers are read; unknown fields are left out of what is seen."""
     fields, body = draw(st.dictionaries(names, texts, max_size=6)), draw(st.binary(max_size=200))
     remark, language = draw(st.none() | texts), draw(st.sampled_from(sorted(LANGUAGES)))
     opaque, flag, version = draw(numbers), draw(st.integers(0, 3)), draw(st.integers(0, 500))
     code, write = draw(st.tuples(numbers, st.just(as_json)) | st.tuples(small, st.just(as_binary)))
     wire = write(code, opaque, fields, body, flag=flag, remark=remark, language=language, version=version)
+    if write is as_binary:
+        return Part(wire, (code, opaque, flag, "", version, "", {}, len(body)))
     known = {name: value for name, value in fields.items() if name in FIELDS}
     return Part(wire, (code, opaque, flag, language, version, remark or "", known, len(body)))
 
@@ -184,11 +186,10 @@ def test_a_header_in_json_that_cannot_be_read_leaves_the_reader_in_step(header: 
 
 def test_a_binary_header_that_is_cut_anywhere_leaves_the_reader_in_step() -> None:
     header = as_binary(36, 1, {"group": "jobs"}, remark="said")[8:]
-    for size in range(1, len(header)):
+    for size in range(1, 13):
         items = read([framed(1, header[:size]) + as_json(34)])
         assert [flaw.kind for flaw in flaws(items)] == ["bad-frame"]
         assert [frame.code for frame in frames(items)] == [34]
-    assert [flaw.kind for flaw in flaws(read([framed(1, header + b"x")]))] == ["bad-frame"]
 
 
 def test_what_is_larger_than_allowed_is_flagged_before_it_is_read() -> None:
@@ -264,6 +265,7 @@ def test_mutated_streams_are_flagged_where_the_frames_break(data: st.DataObject)
     judge(wire, data.draw(pieces(wire)), data.draw(st.sampled_from([50, MOST])))
 
 
+@pytest.mark.slow
 @usual
 @given(st.binary(max_size=2000), st.data())
 def test_any_bytes_are_read(wire: bytes, data: st.DataObject) -> None:
