@@ -7,6 +7,7 @@ The client's first bytes show the protocol of the connection, and the broker's f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +25,13 @@ from steadyworker.diagnosis.wire import Level, Wire
 from steadyworker.units import size_text
 
 STUCK = 4.0
-"""The seconds after which a side that reads nothing is flagged; if the other side closes earlier, `_SHORT` are enough."""
+"""The seconds after which a side that reads nothing is flagged; if the other side closes earlier, `SHORT` are enough."""
+
+SHORT = 1.0
+"""The seconds after which an event shows that a side reads nothing."""
 
 NOT_READ = "bytes that were not read, because the traffic was faster than the trace"
 
-_SHORT = 1.0
 _JUDGED = 8  # the number of a client's bytes that is enough to know the protocol
 _RECENT = 8_192
 _LONGEST_FIRST = 256
@@ -76,6 +79,15 @@ class _Recent:
 
 
 @dataclass(slots=True)
+class _Blocked:
+    """A side that does not read, since a time; bytes wait for it, and it is reported when it is `due`."""
+
+    since: float
+    waiting: int
+    due: float
+
+
+@dataclass(slots=True)
 class Known:
     """The facts that the connections of a trace share: the broker's protocol, and the connection that holds each client id; `tls` is true if the broker's port is for TLS only."""
 
@@ -108,10 +120,7 @@ class Conversation:
         self._encrypted = False
         self._unknown = False
         self._ended: set[Side] = set()
-        self._stuck: set[Side] = set()
-        self._blocked: dict[
-            Side, tuple[float, int]
-        ] = {}  # a side that does not read: since when, and the bytes that wait
+        self._blocked: dict[Side, _Blocked] = {}
         self._connected = False
         self._broker_sent = False
 
@@ -180,9 +189,8 @@ class Conversation:
         if first:
             line.closed_by, line.closed_how = side, how
             self._closed_in_silence(t, side)
-            since, waiting = self._blocked.get(side.other, (t, 0))
-            if t - since >= _SHORT:
-                self._not_reading(t, side.other, waiting, t - since)
+            if (blocked := self._blocked.get(side.other)) and t - blocked.since >= SHORT:
+                self._not_reading(t, side.other, blocked)
         if self._spoken is None and self._first:
             self._decide(t, Side.CLIENT, b"", last=True)
         self._judge_refusal(t)
@@ -193,37 +201,34 @@ class Conversation:
         if first and self._spoken is not None:
             self._spoken.closed(t)
 
-    def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
-        """Note that bytes wait for a side that does not read, or that no bytes wait any more."""
-        self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
-        if not stuck:
-            self._stuck.discard(side)
-        elif since >= STUCK:
-            self._not_reading(t, side, waiting, since)
-
     def blocked(self, t: float, side: Side, *, blocked: bool, waiting: int) -> None:
         """Note that the relay waits, or no longer waits, for a side that does not read; the other side cannot be read."""
+        silence = self.line.silences[side.other]
         if blocked:
-            self._blocked[side] = t, waiting
-            self.line.silences[side.other].paused = True
-        else:
-            self._blocked.pop(side, None)
-            self.line.silences[side.other].resume(t)
+            self._blocked[side] = _Blocked(t, waiting, t + SHORT)
+            silence.paused = True
+        elif (found := self._blocked.pop(side, None)) is not None:
+            silence.resume(t)
+            if found.due > found.since + SHORT:  # its begin was reported, too
+                self._report_blocked(t, side, found)
 
-    def _not_reading(self, t: float, side: Side, waiting: int, since: float) -> None:
-        """Flag a side that does not read, unless it was flagged before, or the other side was the first not to read."""
-        other, _ = self._blocked.get(side.other, (t, 0))
-        if side not in self._stuck and other >= t - since:
-            self._stuck.add(side)
-            family = self._spoken.family if self._spoken else self._known.family
-            what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(waiting)} wait for it: the {side.other.label} can write no more to this connection."
-            if side is Side.BROKER and isinstance(self._spoken, AmqpConversation) and self._spoken.blocked:
-                what += f" It had sent Connection.Blocked: {self._spoken.blocked}."
-            rows: list[dict[str, object]] = [
-                {"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": waiting, "since": f"{since:.1f} s"}
-            ]
-            kind = "broker-not-reading" if side is Side.BROKER and family != "rocketmq" else "peer-not-reading"
-            self.line.flag(t, f"{family}.{kind}", what, rows)
+    def _report_blocked(self, t: float, side: Side, blocked: _Blocked) -> None:
+        since = round(t - blocked.since, 3)
+        self.line.event(t, None, "queue", side=side.label, bytes=blocked.waiting, since=since)
+
+    def _not_reading(self, t: float, side: Side, blocked: _Blocked) -> None:
+        """Flag a side that does not read, but once, and not if the other side was the first not to read."""
+        other = self._blocked.get(side.other)
+        if blocked.due == math.inf or (other and other.since < blocked.since):
+            return
+        blocked.due = math.inf
+        since = t - blocked.since
+        what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(blocked.waiting)} wait for it: the {side.other.label} can write no more to this connection."
+        if side is Side.BROKER and isinstance(self._spoken, AmqpConversation) and self._spoken.blocked:
+            what += f" It had sent Connection.Blocked: {self._spoken.blocked}."
+        rows = [{"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": blocked.waiting, "since": f"{since:.1f} s"}]
+        kind = "broker-not-reading" if side is Side.BROKER and self._family != "rocketmq" else "peer-not-reading"
+        self.line.flag(t, f"{self._family}.{kind}", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
         """Note that both sockets are closed; if the trace ends first, the trace itself closes them."""
@@ -231,6 +236,7 @@ class Conversation:
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)
+            self.blocked(t, side, blocked=False, waiting=0)
         self._forget()
         self._wire.forget(self.line.number)
 
@@ -240,10 +246,19 @@ class Conversation:
 
     def due(self) -> float:
         """Return the time at which a silence becomes too long."""
-        return min(silence.limit for silence in self.line.silences.values())
+        return min(
+            *(silence.limit for silence in self.line.silences.values()),
+            *(blocked.due for blocked in self._blocked.values()),
+        )
 
     def tick(self, t: float) -> None:
-        """Flag the silences that have become too long."""
+        """Flag the silences that have become too long, and the sides that read nothing for too long."""
+        for side, blocked in self._blocked.items():
+            if blocked.due <= t:
+                self._report_blocked(t, side, blocked)
+                if t - blocked.since >= STUCK:
+                    self._not_reading(t, side, blocked)
+                blocked.due = max(blocked.since + STUCK, t + SHORT) if blocked.due < math.inf else math.inf
         for side, silence in self.line.silences.items():
             if silence.limit <= t:
                 silence.late = True

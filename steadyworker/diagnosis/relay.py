@@ -44,12 +44,13 @@ from steadyworker.diagnosis.tap import OVERHEAD, Side, Tap, What
 CHUNK = 1 << 16
 """The largest number of bytes that are received at once."""
 
-STUCK = 1.0
-"""Seconds without progress after which a send queue is reported; also the seconds between two checks of the queue."""
+PAUSE = 1.0
+"""Seconds between two checks of a connection, and between two attempts if the trace has no free descriptor."""
 
 BLOCKED = 0.1
 """Seconds for which bytes must wait for a side before this is reported; a silence is judged only if it is longer."""
 
+_UNSENT = 1 << 17  # bytes that may wait in the kernel's send queue for a side that does not read
 _PATIENCE = 10.0  # seconds in which one of the broker's addresses must accept a connection
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with a time of 0: `close` sends RST instead of FIN
 _GONE = {errno.ECONNRESET, errno.EPIPE}
@@ -67,13 +68,13 @@ class BrokerTarget:
 
 
 class End:
-    """A socket towards a client or the broker, without TLS; `sent` is the number of bytes that the kernel has accepted."""
+    """A socket towards a client or the broker, without TLS."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         self.socket = connection
-        self.sent = 0
         self.on_wait: Callable[[bool], object] = lambda _: None
         """Is called with True when bytes have waited for `BLOCKED` seconds, and then with False when they wait no more."""
         self._rest = 0  # bytes that wait for room in the kernel's send queue
@@ -100,7 +101,6 @@ class End:
                     timer = timer or self._loop.call_later(BLOCKED, self._report_wait)
                     await self._until_writable()
                 else:
-                    self.sent += accepted
                     self._rest -= accepted
         finally:
             if timer is not None:
@@ -118,10 +118,10 @@ class End:
         """Whether bytes wait for room in the kernel's send queue."""
         return self._rest > 0
 
-    def unconfirmed(self) -> tuple[int, int]:
-        """Return the number of bytes that the other side has not confirmed, and the number of all that it has confirmed."""
-        queue = int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
-        return queue + self._rest, self.sent - queue
+    def waiting(self) -> int:
+        """Return the number of bytes that the other side has not confirmed."""
+        queue = fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0\0\0\0")
+        return int.from_bytes(queue, sys.byteorder) + self._rest
 
     def close(self, *, reset: bool) -> None:
         """Close the socket, with RST or FIN."""
@@ -230,10 +230,6 @@ class Flow:
         ready: Whether these bytes are sent.
         skipped: The number of bytes that passed without a copy, and are not reported yet.
         ended: Whether nothing more is received.
-        active: Whether bytes passed that the target has perhaps not confirmed.
-        acked: The bytes that the target had confirmed at the last check.
-        progress: The time at which this number last grew.
-        reported: The time at which the queue was last reported; 0 if the queue shrinks.
     """
 
     side: Side
@@ -243,10 +239,6 @@ class Flow:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     skipped: int = 0
     ended: bool = False
-    active: bool = False
-    acked: int = 0
-    progress: float = 0.0
-    reported: float = 0.0
 
 
 class Relay:
@@ -271,7 +263,7 @@ class Relay:
                     except OSError as error:
                         if error.errno in _FULL:  # the client stays in the backlog
                             self._tap.note(What.TROUBLE, 0, Side.CLIENT, self._clock(), error=text_of(error))
-                            await asyncio.sleep(STUCK)
+                            await asyncio.sleep(PAUSE)
                         continue  # otherwise, the client has gone already
                     number += 1
                     link = RelayLink(number, self._target, self._tap, self._clock)
@@ -390,7 +382,7 @@ class RelayLink:
                 if error.errno not in _FULL:  # otherwise the trace, and not the broker, has the trouble
                     raise
                 self._note(What.TROUBLE, Side.BROKER, error=text_of(error))
-                await asyncio.sleep(STUCK)
+                await asyncio.sleep(PAUSE)
         try:
             connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
             async with asyncio.timeout(_PATIENCE):
@@ -448,8 +440,6 @@ class RelayLink:
             self._report_skipped(flow)
         if flow.skipped or not self._tap.data(self._number, flow.side, now, data):
             flow.skipped += len(data)
-        if not flow.active:
-            flow.active, flow.progress = True, now
 
     def _report_skipped(self, flow: Flow) -> None:
         if flow.skipped:
@@ -465,48 +455,29 @@ class RelayLink:
             self._note(What.RESET, side, **({} if plain else {"error": text_of(error)}))
 
     def _blocked(self, end: End, side: Side, waits: bool) -> None:  # noqa: FBT001 - one value of `End.on_wait`
-        self._note(What.BLOCKED, side, blocked=waits, bytes=end.unconfirmed()[0])
+        self._note(What.BLOCKED, side, blocked=waits, bytes=end.waiting())
 
     def _note(self, what: What, side: Side, **facts: Any) -> None:
         self._tap.note(what, self._number, side, self._clock(), **facts)
 
-    # --- Send queues -----------------------------------------------------------------------------------------------------
-
     async def _watch(self, flows: Sequence[Flow]) -> None:
         """
-        Report the send queues that do not shrink: the other side's program no longer reads, or its host is gone.
+        Find out whether a side that is not read now has reset the connection.
 
         Raises:
-            ConnectionResetError: A side that is not read now has reset the connection.
+            ConnectionResetError: It has.
         """
         while True:
-            await asyncio.sleep(STUCK)
+            await asyncio.sleep(PAUSE)
             for flow in flows:
                 assert flow.target is not None
                 if self._tap.has_room(OVERHEAD):
                     self._report_skipped(flow)
-                if flow.active:
-                    self._check_queue(flow, flow.target, self._clock())
                 if flow.ended or flow.target.blocked:
                     number = flow.source.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if number:
                         self._was_reset(flow, flow.side, OSError(number, os.strerror(number)))
                         raise ConnectionResetError
-
-    def _check_queue(self, flow: Flow, target: End, now: float) -> None:
-        waiting, acked = target.unconfirmed()
-        since = now - flow.progress
-        if not waiting or acked > flow.acked:
-            flow.acked, flow.progress, flow.active = acked, now, waiting > 0
-            if flow.reported:
-                flow.reported = 0.0
-                self._report_queue(flow, waiting, since, stuck=False)
-        elif since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
-            flow.reported = now  # at 1, 2, 4, 8 … seconds
-            self._report_queue(flow, waiting, since, stuck=True)
-
-    def _report_queue(self, flow: Flow, waiting: int, since: float, *, stuck: bool) -> None:
-        self._note(What.QUEUE, flow.side.other, bytes=waiting, since=since, stuck=stuck)
 
 
 def text_of_address(address: tuple[str | int, ...]) -> str:

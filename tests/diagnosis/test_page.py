@@ -41,10 +41,10 @@ STORY_TEXTS = {
         "The broker reported: “UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead” (code 505).",
     ),
     "full_queue": (
-        "The client has read nothing for 4.5 s, and 2.2 MiB wait for it.",
-        "The broker can write no more to this connection. The broker closed the connection 11.3 s later.",
+        "The client has read nothing for 4.0 s, and 2.2 MiB wait for it.",
+        "The broker can write no more to this connection. The broker closed the connection 11.0 s later.",
         "Also noticed warning 300 deliveries of the queue payments wait for an acknowledgement",
-        "1 trace bytes wait for the client bytes 2359296, since 5.4",
+        "1 trace bytes wait for the client bytes 2359296, since 4.0",
     ),
     "client_id_taken": (
         "The broker refused the client id 'worker-1'.",

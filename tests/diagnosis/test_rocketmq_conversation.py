@@ -232,7 +232,8 @@ def test_another_protocol_is_named(port: int, begins: bytes, answer: bytes, flag
 
 def test_a_broker_that_does_not_read_is_flagged() -> None:
     told = asked(HEART_BEAT, {}, 0, "")
-    told.it.queue(9.0, Side.BROKER, waiting=1 << 20, since=6.0, stuck=True)
+    told.it.blocked(told.t, Side.BROKER, blocked=True, waiting=1 << 20)
+    told.wait(5.0)
     assert told.flags == ["rocketmq.peer-not-reading"]
 
 
