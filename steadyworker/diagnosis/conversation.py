@@ -54,32 +54,25 @@ _REFUSALS = {
 
 
 class _Recent:
-    """The last bytes of a side: the present bytes, and copies of some earlier bytes."""
+    """The present bytes of a side, and some of its bytes before them."""
 
     def __init__(self) -> None:
-        self._before = b""
         self._data = b""
-        self._offset = 0  # the offset of the present bytes
+        self._end = 0
 
-    def begin(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
         """Receive the present bytes."""
-        self._data = data
-
-    def keep(self) -> None:
-        """Copy the bytes that `since` may return later."""
-        data = self._data
-        self._offset += len(data)
-        self._before = (self._before + data if len(data) < _RECENT else data)[-_RECENT:]
-        self._data = b""
+        self._data = self._data[-_RECENT:] + data
+        self._end += len(data)
 
     def since(self, offset: int) -> bytes:
         """Return the bytes from an offset on; nothing if they are no longer kept."""
-        began = self._offset - len(self._before)
-        return (self._before + self._data)[offset - began :] if offset >= began else b""
+        at = offset - self._end + len(self._data)
+        return self._data[at:] if at >= 0 else b""
 
 
 @dataclass(slots=True)
-class _Blocked:
+class _Unread:
     """A side that does not read, since a time; bytes wait for it, and it is reported when it is `due`."""
 
     since: float
@@ -120,7 +113,7 @@ class Conversation:
         self._encrypted = False
         self._unknown = False
         self._ended: set[Side] = set()
-        self._blocked: dict[Side, _Blocked] = {}
+        self._blocked: dict[Side, _Unread] = {}
         self._connected = False
         self._broker_sent = False
 
@@ -205,18 +198,18 @@ class Conversation:
         """Note that the relay waits, or no longer waits, for a side that does not read; the other side cannot be read."""
         silence = self.line.silences[side.other]
         if blocked:
-            self._blocked[side] = _Blocked(t, waiting, t + SHORT)
+            self._blocked[side] = _Unread(t, waiting, t + SHORT)
             silence.paused = True
         elif (found := self._blocked.pop(side, None)) is not None:
             silence.resume(t)
             if found.due > found.since + SHORT:  # its begin was reported, too
                 self._report_blocked(t, side, found)
 
-    def _report_blocked(self, t: float, side: Side, blocked: _Blocked) -> None:
+    def _report_blocked(self, t: float, side: Side, blocked: _Unread) -> None:
         since = round(t - blocked.since, 3)
         self.line.event(t, None, "queue", side=side.label, bytes=blocked.waiting, since=since)
 
-    def _not_reading(self, t: float, side: Side, blocked: _Blocked) -> None:
+    def _not_reading(self, t: float, side: Side, blocked: _Unread) -> None:
         """Flag a side that does not read, but once, and not if the other side was the first not to read."""
         other = self._blocked.get(side.other)
         if blocked.due == math.inf or (other and other.since < blocked.since):
@@ -380,14 +373,13 @@ class Conversation:
         spoken = self._spoken
         assert spoken is not None
         recent = self._recent[side]
-        recent.begin(data)
+        recent.add(data)
         reader = spoken.readers[side]
         blind = reader.blind
         for item in reader.feed(data):
             spoken.receive(t, side, item, recent.since)
             if side is Side.BROKER and isinstance(item, (Method, StompFrame, RemotingFrame)):
                 self._known.family, self._known.sure = spoken.family, True
-        recent.keep()
         if blind:
             self.line.event(t, side, "bytes", size=len(data))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 
 from steadyworker.diagnosis.boundary import keep_for_remoting, next_remoting
 from steadyworker.diagnosis.frames import FLAWS, LONGEST_RAW, Flaw, Item, RemotingFrame
-from steadyworker.diagnosis.protocols import OPENINGS
 from steadyworker.diagnosis.remoting import FIELDS, LONGEST_HEAD, RemotingReader, begins, version_of
-from tests.diagnosis.broken_bytes import edits, fuzz, mutated, peak
+from tests.diagnosis.broken_bytes import edits, mutated, peak
 from tests.diagnosis.remoting_frames import LANGUAGES, as_binary, as_json, framed
 from tests.diagnosis.traffic import cut, pieces
 
@@ -192,13 +190,6 @@ def test_a_binary_header_that_is_cut_anywhere_leaves_the_reader_in_step() -> Non
         assert [frame.code for frame in frames(items)] == [34]
 
 
-def test_what_is_larger_than_allowed_is_flagged_before_it_is_read() -> None:
-    wire = as_json(34, 1, None, b"x" * 1000)
-    assert not flaws(read([wire], max_frame=len(wire)))
-    (flaw,) = flaws(read([wire[:8]], max_frame=len(wire) - 1))
-    assert flaw.kind == "frame-too-large"
-
-
 def test_a_header_without_measure_is_skipped() -> None:
     items = read([framed(0, b" " * (LONGEST_HEAD + 1), b"body") + as_json(34)])
     assert [flaw.kind for flaw in flaws(items)] == ["frame-too-large"]
@@ -286,30 +277,6 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_no_frame_takes_more_memory_than_a_few_times_its_largest_head(name: str) -> None:
-    wire = BOMBS[name]
-    take_memory(wire)
-
-
-def take_memory(wire: bytes) -> None:
+@pytest.mark.parametrize("wire", BOMBS.values(), ids=BOMBS)
+def test_no_frame_takes_more_memory_than_a_few_times_its_largest_head(wire: bytes) -> None:
     assert peak(RemotingReader(), cut(wire, range(0, len(wire), 4096))) < 5 * LONGEST_HEAD
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_a_minute_of_fuzzing_finds_nothing() -> None:
-    wires: list[bytes] = [SESSION]
-
-    @settings(usual, max_examples=300, database=None)
-    @given(st.lists(parts(), max_size=6))
-    def collect(drawn: list[Part]) -> None:
-        wires.append(b"".join(part.wire for part in drawn))
-
-    collect()
-    words = [b"\0\0\0", b"\0\0\0\x20\0\0\0\x10", b"\1", b"{", b'"', b"\\", b'":', b"\xff\xff", OPENINGS[0].begins[0]]
-
-    def judged(chance: random.Random, wire: bytes, chunks: list[bytes]) -> None:
-        judge(wire, chunks, chance.choice((50, MOST)))
-
-    fuzz(wires, words, judged, take_memory)

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from pamqp import commands, frame, heartbeat
 from steadyworker.diagnosis import conversation
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.diagnosis.amqp_client import OPENING, AmqpClient, RawClient, publish
+from tests.diagnosis.test_relay import write_without_end
 from tests.diagnosis.traced import Traced
 
 BODY = b"the body of a message"
@@ -136,8 +138,9 @@ def test_a_missed_heartbeat(trace: Traced) -> None:
     assert set(trace.flags()) == {"amqp.late-heartbeat"}
 
 
-def test_a_broker_that_is_frozen(vhost: Vhost) -> None:
+def test_a_broker_that_is_frozen_under_load(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy between the trace and the broker is stopped, because other tests need the broker itself."""
+    monkeypatch.setattr(conversation, "STUCK", 2.0)
     login, _, rest = vhost.url.rpartition("@")
     host, _, port = rest.partition("/")[0].rpartition(":")
     command = [sys.executable, "-m", "tests.benchmarks.plain_proxy", host, port]
@@ -146,9 +149,13 @@ def test_a_broker_that_is_frozen(vhost: Vhost) -> None:
             assert proxy.stdout
             to = f"127.0.0.1:{proxy.stdout.readline().strip()}"
             url = f"{login}@{to}/{rest.partition('/')[2]}"
-            with Traced(url) as trace, AmqpClient(trace.through(), heartbeat=1):
+            with Traced(url) as trace, AmqpClient(trace.through(), heartbeat=1) as client:
                 proxy.send_signal(signal.SIGSTOP)
+                writer = threading.Thread(target=write_without_end, args=(client.socket,), daemon=True)
+                writer.start()
                 flag = trace.wait_flag("amqp.broker-silent")
+                trace.wait_flag("amqp.broker-not-reading")
+                assert set(trace.flags()) == {"amqp.broker-silent", "amqp.broker-not-reading"}
         finally:
             proxy.kill()
     assert flag["what"].startswith("The broker sent nothing for ")
@@ -184,33 +191,25 @@ def test_a_second_header_inside_of_a_frame(trace: Traced, client: AmqpClient) ->
     assert trace.flags() == ["amqp.second-header"]
 
 
-def test_a_delivery_tag_that_never_was(trace: Traced, client: AmqpClient) -> None:
-    client.method(commands.Basic.Ack(17))
+@pytest.mark.parametrize(
+    ("no_ack", "tags", "flag", "what"),
+    [
+        (False, [17], "amqp.unknown-delivery-tag", "delivery 17 on channel 1"),
+        (False, [1, 1], "amqp.double-ack", "delivery 1 on channel 1 a second time"),
+        (True, [1], "amqp.unknown-delivery-tag", "no_ack"),
+    ],
+)
+def test_an_ack_that_the_broker_refuses(
+    trace: Traced, client: AmqpClient, tags: list[int], flag: str, what: str, *, no_ack: bool
+) -> None:
+    client.consume(client.queue(BODY), no_ack=no_ack)
+    client.expect(commands.Basic.Deliver)
+    for tag in tags:
+        client.method(commands.Basic.Ack(tag))
     client.expect(commands.Channel.Close)
-
-    flag = trace.wait_flag("amqp.unknown-delivery-tag")
-    assert "delivery 17 on channel 1" in flag["what"]
     trace.wait_kind("method", name="Channel.Close")
-    assert trace.flags() == ["amqp.unknown-delivery-tag"]
-
-
-def test_a_second_ack(trace: Traced, client: AmqpClient) -> None:
-    client.consume(client.queue(BODY))
-    tag = client.expect(commands.Basic.Deliver).delivery_tag
-    client.method(commands.Basic.Ack(tag))
-    client.method(commands.Basic.Ack(tag))
-    client.expect(commands.Channel.Close)
-
-    trace.wait_kind("method", name="Channel.Close")
-    assert trace.flags() == ["amqp.double-ack"]
-
-
-def test_an_ack_of_a_delivery_that_needs_none(trace: Traced, client: AmqpClient) -> None:
-    client.consume(client.queue(BODY), no_ack=True)
-    client.method(commands.Basic.Ack(client.expect(commands.Basic.Deliver).delivery_tag))
-    client.expect(commands.Channel.Close)
-
-    assert "no_ack" in trace.wait_flag("amqp.unknown-delivery-tag")["what"]
+    assert trace.flags() == [flag]
+    assert what in trace.of("flag")[0]["what"]
 
 
 def test_an_ack_on_a_channel_that_is_closed(trace: Traced, client: AmqpClient) -> None:
@@ -327,5 +326,6 @@ def test_a_client_that_is_frozen(trace: Traced, client: AmqpClient, monkeypatch:
             pile = trace.wait_flag("amqp.unlimited-prefetch")
             assert pile["evidence"][0]["waiting"] == 300
             assert pile["evidence"][0]["queue"] == queue
+            assert not {"amqp.broker-silent", "amqp.broker-not-reading"} & set(trace.flags())
         finally:
             frozen.kill()
