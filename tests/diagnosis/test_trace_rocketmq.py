@@ -22,7 +22,7 @@ from steadyworker_rocketmq.remoting import RemotingError
 from tests.adapters.remoting_kit import remoting_at
 from tests.brokers.fixtures import had
 from tests.brokers.maven import compiler, java
-from tests.brokers.rocketmq import HALF, OPENED, RocketMQ4, RocketMQ5, RocketMQ45, RocketMQNode, rocketmq_program
+from tests.brokers.rocketmq import HALF, OPENED, RocketMQ4, RocketMQ45, RocketMQNode, rocketmq_program
 from tests.brokers.rocketmq_front import Front
 from tests.brokers.rocketmq_witness import QueueAt
 from tests.diagnosis.log_findings import explained
@@ -133,30 +133,10 @@ def topic(rocketmq4: RocketMQ4) -> Iterator[str]:
     rocketmq4.remove(name)
 
 
-def test_a_newer_broker_refuses_the_retry_too(rocketmq4: RocketMQ4, topic: str, tmp_path: Path) -> None:
-    """A newer client does not send the message again: it keeps it, and fails with it every five seconds."""
-    with traced(rocketmq4) as trace, retried(rocketmq4, trace, topic, TOO_LONG, tmp_path):
-        trace.wait_flag("rocketmq.illegal-retry-topic")
-    assert set(trace.flags()) == {"rocketmq.illegal-retry-topic"}, shown(trace)
-    rocketmq4.delete_group(TOO_LONG)
-
-
 def test_a_retry_of_a_group_with_a_name_that_fits_is_no_flag(rocketmq4: RocketMQ4, topic: str, tmp_path: Path) -> None:
-    is_no_flag(rocketmq4, topic, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_retry_at_a_newer_broker_is_no_flag(rocketmq5: RocketMQ5, tmp_path: Path) -> None:
-    topic = f"traced-{secrets.token_hex(4)}"
-    rocketmq5.make_topic(topic, kind="TRANSACTION")
-    is_no_flag(rocketmq5, topic, tmp_path)
-    rocketmq5.remove(topic)
-
-
-def is_no_flag(node: RocketMQNode, topic: str, home: Path) -> None:
     """A message of a transaction that is retried has no flag, and nothing without a name."""
-    with traced(node) as trace:
-        with retried(node, trace, topic, topic.ljust(120, "x"), home):
+    with traced(rocketmq4) as trace:
+        with retried(rocketmq4, trace, topic, topic.ljust(120, "x"), tmp_path):
             trace.wait_kind("frame", name="SUCCESS", to="CONSUMER_SEND_MSG_BACK")
         trace.wait_kind("close", who="client")
         trace.stop()
