@@ -118,20 +118,6 @@ class Fields:
             self.at = self._end
         return found
 
-    def flags(self) -> list[int]:
-        """
-        Return the 16-bit words of the property flags; bit 0 of a word means that another word follows.
-
-        Raises:
-            Misfit: The words do not end.
-        """
-        words = [1]
-        while words[-1] & 1:
-            if len(words) > DEEPEST:
-                raise Misfit("the property flags do not end")
-            words.append(int.from_bytes(self._next(2, self._end), "big"))
-        return words[1:]
-
     def _table(self) -> dict[object, object]:
         """Read a table that is an argument; the next argument begins where the table's length ends."""
         end = self._container(self._end)
