@@ -350,18 +350,36 @@ def test_a_refused_login_of_stomp_is_named(reason: str) -> None:
 
 
 ALERT = b"\x15\x03\x03\x00\x02\x02\x0a"
+HELLO = b"\x16\x03\x01\x00\x10\x01" + b"x" * 15
+CONNECT = stomp("CONNECT", {"accept-version": "1.2", "passcode": "hunter2"})
+HTTP = b"GET /health HTTP/1.1\r\nHost: rabbit\r\nAuthorization: Basic hunter2\r\n\r\n"
 
 
-def test_a_plain_client_on_a_tls_port_is_named() -> None:
-    amqp, quiet, plain_stomp = Told(), Told(5671), Told(61613)
-    amqp.client(OPENING)
-    amqp.broker(ALERT)
-    quiet.client(OPENING)
-    quiet.it.ended(0.1, Side.BROKER, "fin")
-    plain_stomp.client(stomp("CONNECT", {"accept-version": "1.2"}))
-    plain_stomp.broker(ALERT)
-    found = [amqp.flags, quiet.flags, plain_stomp.flags]
-    assert found == [["amqp.plain-on-tls-port"], ["amqp.plain-on-tls-port"], ["stomp.plain-on-tls-port"]]
+@pytest.mark.parametrize(
+    ("port", "first", "answer", "flag"),
+    [
+        (5672, OPENING, ALERT, "amqp.plain-on-tls-port"),
+        (5671, OPENING, b"", "amqp.plain-on-tls-port"),
+        (61613, CONNECT, ALERT, "stomp.plain-on-tls-port"),
+        (5672, HTTP, OPENING, "amqp.http-on-port"),
+        (5672, HELLO, OPENING, "amqp.tls-on-port"),
+        (5672, CONNECT, b"", "amqp.stomp-on-port"),
+        (61613, HTTP, b"", "stomp.http-on-port"),
+        (61613, HELLO, b"", "stomp.tls-on-port"),
+        (61613, OPENING, b"", "trace.unparsable"),
+    ],
+)
+def test_a_client_of_another_protocol_than_the_brokers_is_named(
+    port: int, first: bytes, answer: bytes, flag: str
+) -> None:
+    """The answers are those of RabbitMQ and ActiveMQ."""
+    told = Told(port)
+    told.client(first)
+    if answer:
+        told.broker(answer)
+    told.it.ended(0.1, Side.BROKER, "fin")
+    assert told.flags == [flag]
+    assert "hunter2" not in json.dumps(told.events)
 
 
 # --- Frames that do not fit -------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -266,34 +264,6 @@ def test_a_delivery_that_times_out_on_an_old_broker(rabbitmq_node: Node, trace: 
         client.expect(commands.Channel.Close)
         flag = trace.wait_flag("amqp.delivery-timeout")
     assert "406 PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out" in flag["what"]
-
-
-def test_http_on_the_port(trace: Traced) -> None:
-    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: rabbit\r\nAuthorization: Basic c2VjcmV0\r\n\r\n")
-        flag = trace.wait_flag("amqp.http-on-port")
-    assert "HTTP request" in flag["what"]
-    assert "c2VjcmV0" not in json.dumps(trace.events)
-
-
-def test_tls_on_the_port(trace: Traced) -> None:
-    with (
-        socket.create_connection(("127.0.0.1", trace.port), timeout=30) as plain,
-        pytest.raises((ssl.SSLError, ConnectionResetError)),
-    ):
-        ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
-
-    assert "TLS ClientHello" in trace.wait_flag("amqp.tls-on-port")["what"]
-
-
-@pytest.mark.usefixtures("client")
-def test_stomp_on_the_port(trace: Traced) -> None:
-    """The broker closes without a word; an earlier connection has shown what it expects."""
-    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client:
-        client.sendall(b"CONNECT\naccept-version:1.2\nlogin:guest\npasscode:hunter2\n\n\0")
-        trace.wait_flag("amqp.stomp-on-port")
-
-    assert "hunter2" not in json.dumps(trace.events)
 
 
 FROZEN = """

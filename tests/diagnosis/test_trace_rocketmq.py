@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import secrets
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -169,20 +168,6 @@ def test_a_broker_that_does_not_reply(rocketmq4: RocketMQ4, topic: str) -> None:
         rocketmq4.thaw()
     assert flag["what"] == ("The client closed the connection, and 1 request of the client had no reply of the broker.")
     assert flag["evidence"][0]["request"] == "SEND_MESSAGE"
-
-
-def test_http_on_the_port(rocketmq4: RocketMQ4) -> None:
-    with Traced(str(rocketmq4.broker_address)) as trace:
-        with remoting_at(rocketmq4) as remoting:  # the trace learns what the broker speaks
-            remoting.ask(Address("127.0.0.1", trace.port), 28, allowed=range(100))
-        with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client, suppress(OSError):
-            client.sendall(b"GET / HTTP/1.1\r\nHost: rocketmq\r\n\r\n")
-            client.recv(100)
-        flag = trace.wait_flag("rocketmq.foreign-bytes")
-    assert flag["evidence"] == [
-        {"field": "length", "number": 1195725856, "hex": "47 45 54 20", "characters": "GET "},
-        {"field": "together", "number": "", "hex": "", "characters": "HTTP request"},
-    ]
 
 
 def shown(trace: Traced) -> str:
