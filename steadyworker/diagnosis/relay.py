@@ -50,7 +50,7 @@ PAUSE = 1.0
 BLOCKED = 0.1
 """Seconds for which bytes must wait for a side before this is reported; a silence is judged only if it is longer."""
 
-_UNSENT = 1 << 17  # bytes that may wait in the kernel's send queue for a side that does not read
+_UNSENT = 1 << 16  # bytes that may wait in the kernel's send queue for a side that does not read
 _PATIENCE = 10.0  # seconds in which one of the broker's addresses must accept a connection
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with a time of 0: `close` sends RST instead of FIN
 _GONE = {errno.ECONNRESET, errno.EPIPE}
