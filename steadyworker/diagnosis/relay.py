@@ -35,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from typing_extensions import override
 
@@ -332,7 +332,7 @@ class RelayLink:
         except OSError as error:
             self._fail(side, error)
 
-    def _fail(self, side: Side, error: OSError) -> None:
+    def _fail(self, side: Side, error: OSError) -> NoReturn:
         """Report that the connection to a side failed, and raise ConnectionResetError."""
         self._note(What.FAILED, side, error=text_of(error))
         self._reset = not isinstance(error, ssl.SSLError)  # an alert of TLS must arrive
