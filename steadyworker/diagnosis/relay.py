@@ -75,8 +75,8 @@ class End:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         self.socket = connection
-        self.on_wait: Callable[[bool], object] = lambda _: None
-        """Is called with True when bytes have waited for `BLOCKED` seconds, and then with False when they wait no more."""
+        self.on_wait: Callable[[bool], bool] = lambda _: False
+        """Is called with True when bytes have waited for `BLOCKED` seconds; if it returned True, with False at their end."""
         self._rest = 0  # bytes that wait for room in the kernel's send queue
         self._waits = False
         self._loop = asyncio.get_running_loop()
@@ -130,8 +130,7 @@ class End:
         self.socket.close()
 
     def _report_wait(self) -> None:
-        self._waits = True
-        self.on_wait(True)  # noqa: FBT003 - the only parameter
+        self._waits = self.on_wait(True)  # noqa: FBT003 - the only parameter
 
     async def _until_writable(self) -> None:
         writable = asyncio.Event()
@@ -454,8 +453,12 @@ class RelayLink:
             plain = not isinstance(error, ssl.SSLError) and error.errno in _GONE
             self._note(What.RESET, side, **({} if plain else {"error": text_of(error)}))
 
-    def _blocked(self, end: End, side: Side, waits: bool) -> None:  # noqa: FBT001 - one value of `End.on_wait`
+    def _blocked(self, end: End, side: Side, waits: bool) -> bool:  # noqa: FBT001 - one value of `End.on_wait`
+        """Report that a side does not read, if the reader has room; return whether this was reported."""
+        if waits and not self._tap.has_room(2 * OVERHEAD):
+            return False
         self._note(What.BLOCKED, side, blocked=waits, bytes=end.waiting())
+        return True
 
     def _note(self, what: What, side: Side, **facts: Any) -> None:
         self._tap.note(what, self._number, side, self._clock(), **facts)
