@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from steadyworker.diagnosis.fields import Fields, Misfit, Octets
+from steadyworker.diagnosis.fields import Fields, Octets
 from steadyworker.diagnosis.frames import (
     LONGEST_RAW,
     BodyFrame,
@@ -63,7 +63,7 @@ _CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
 _SECRET = {"Connection.StartOk", "Connection.SecureOk", "Connection.UpdateSecret"}
 _AWAITED = -1  # this value replaces the number of remaining bytes until the content header has come
 _MOST_CHANNELS = 4_096
-_CONTENT_HEAD = struct.Struct(">HHQ")  # class, weight, size of the body
+_CONTENT_HEAD = struct.Struct(">HHQH")  # class, weight, size of the body, flags of the properties
 _FIRST_PROPERTY = 15  # the first property's bit in the first word of the flags; the next properties have the lower bits
 _LAST_PROPERTY = 2
 _FOREIGN = {"http", "tls", "stomp"}
@@ -256,16 +256,11 @@ class AmqpReader:
         body_size, properties = 0, dict[str, object]()
         wrong = f"{size} bytes are too few for a content header"
         if size >= _CONTENT_HEAD.size:
-            _, _, body_size = _CONTENT_HEAD.unpack_from(data, start)
+            _, _, body_size, flags = _CONTENT_HEAD.unpack_from(data, start)
             fields.at += _CONTENT_HEAD.size
-            try:
-                first, *others = fields.flags()
-            except Misfit as error:
-                wrong = f"the content header: {error}"
-            else:
-                properties = fields.arguments([part for bit, part in self._properties if first >> bit & 1])
-                unknown = first >> 1 & 1 or any(word > 1 for word in others)
-                wrong = "the content header has a property that AMQP does not have" if unknown else ""
+            properties = fields.arguments([part for bit, part in self._properties if flags >> bit & 1])
+            unknown = flags & ((1 << _LAST_PROPERTY) - 1)
+            wrong = "the content header has a property that AMQP does not have" if unknown else ""
         if wrong:
             self._flaw(items, "bad-method", wrong, size + _AROUND, b"")
             fields.at += fields.left

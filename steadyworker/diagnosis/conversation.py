@@ -7,6 +7,7 @@ The client's first bytes show the protocol of the connection, and the broker's f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +24,11 @@ from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import Level, Wire
 from steadyworker.units import size_text
 
-STUCK = 5.0
-"""The seconds after which a side that reads nothing is flagged."""
+STUCK = 4.0
+"""The seconds after which a side that reads nothing is flagged; if the other side closes earlier, `SHORT` are enough."""
+
+SHORT = 1.0
+"""The seconds after which an event shows that a side reads nothing."""
 
 NOT_READ = "bytes that were not read, because the traffic was faster than the trace"
 
@@ -50,28 +54,30 @@ _REFUSALS = {
 
 
 class _Recent:
-    """The last bytes of a side: the present bytes, and copies of some earlier bytes."""
+    """The present bytes of a side, and some of its bytes before them."""
 
     def __init__(self) -> None:
-        self._before = b""
         self._data = b""
-        self._offset = 0  # the offset of the present bytes
+        self._end = 0
 
-    def begin(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
         """Receive the present bytes."""
-        self._data = data
-
-    def keep(self) -> None:
-        """Copy the bytes that `since` may return later."""
-        data = self._data
-        self._offset += len(data)
-        self._before = (self._before + data if len(data) < _RECENT else data)[-_RECENT:]
-        self._data = b""
+        self._data = self._data[-_RECENT:] + data
+        self._end += len(data)
 
     def since(self, offset: int) -> bytes:
         """Return the bytes from an offset on; nothing if they are no longer kept."""
-        began = self._offset - len(self._before)
-        return (self._before + self._data)[offset - began :] if offset >= began else b""
+        at = offset - self._end + len(self._data)
+        return self._data[at:] if at >= 0 else b""
+
+
+@dataclass(slots=True)
+class _Unread:
+    """A side that does not read, since a time; bytes wait for it, and it is reported when it is `due`."""
+
+    since: float
+    waiting: int
+    due: float
 
 
 @dataclass(slots=True)
@@ -100,7 +106,6 @@ class Conversation:
         self.line = Line(wire, number)
         self._wire = wire
         self._known = known
-        self._facts: dict[str, Any] = {}
         self._spoken: Spoken | None = None
         self._first = bytearray()  # the client's first bytes, until they are enough
         self._recent = {side: _Recent() for side in Side}
@@ -108,23 +113,24 @@ class Conversation:
         self._encrypted = False
         self._unknown = False
         self._ended: set[Side] = set()
-        self._stuck: set[Side] = set()
+        self._blocked: dict[Side, _Unread] = {}
+        self._connected = False
         self._broker_sent = False
-        self._open_reported = False
 
     # --- What happens to the connection ----------------------------------------------------------------------------------
 
     def opened(self, t: float, facts: Mapping[str, Any]) -> None:
         """Note that a client connected to the trace."""
         self._wire.connections += 1
-        self._facts = dict(facts)
+        self.line.event(t, None, "open", **facts)
         self.line.client_address = str(facts.get("client", ""))
         for silence in self.line.silences.values():
             silence.last = t
 
     def connected(self, t: float, facts: Mapping[str, Any]) -> None:
         """Note that the broker is reached, too; `seen_as` is the address that the broker's log contains."""
-        self._report_open(t, facts)
+        self._connected = True
+        self.line.event(t, None, "connected", **facts)
         if facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
             self._searching = dict.fromkeys(Side, b"")
@@ -132,14 +138,7 @@ class Conversation:
     def failed(self, t: float, side: Side, error: str) -> None:
         """Note that the broker could not be reached, or that TLS failed with one of the sides."""
         self._wire.unreachable += side is Side.BROKER
-        self._report_open(t)
         self.line.event(t, side, "close", who=side.label, how="refused", error=error)
-
-    def _report_open(self, t: float, facts: Mapping[str, Any] | None = None) -> None:
-        """Write once that a client connected, even if the client left before the broker was reached."""
-        if not self._open_reported:
-            self._open_reported = True
-            self.line.event(t, None, "open", **self._facts, **(facts or {}))
 
     def data(self, t: float, side: Side, data: bytes) -> None:
         """Read bytes that a side sent."""
@@ -178,12 +177,13 @@ class Conversation:
     def ended(self, t: float, side: Side, how: str, error: str | None = None) -> None:
         """Note that a side closed its direction (`fin`) or the connection (`reset`)."""
         line = self.line
-        self._report_open(t)
         self.tick(t)
         first = line.closed_by is None
         if first:
             line.closed_by, line.closed_how = side, how
             self._closed_in_silence(t, side)
+            if (blocked := self._blocked.get(side.other)) and t - blocked.since >= SHORT:
+                self._not_reading(t, side.other, blocked)
         if self._spoken is None and self._first:
             self._decide(t, Side.CLIENT, b"", last=True)
         self._judge_refusal(t)
@@ -194,30 +194,42 @@ class Conversation:
         if first and self._spoken is not None:
             self._spoken.closed(t)
 
-    def queue(self, t: float, side: Side, *, waiting: int, since: float, stuck: bool) -> None:
-        """Note that bytes wait for a side that does not read, or that no bytes wait any more."""
-        self.line.event(t, None, "queue", side=side.label, bytes=waiting, since=round(since, 3))
-        if not stuck:
-            self._stuck.discard(side)
-        elif since >= STUCK and side not in self._stuck:
-            self._stuck.add(side)
-            family = self._spoken.family if self._spoken else self._known.family
-            what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(waiting)} wait for it: the {side.other.label} can write no more to this connection."
-            if side is Side.BROKER and isinstance(self._spoken, AmqpConversation) and self._spoken.blocked:
-                what += f" It had sent Connection.Blocked: {self._spoken.blocked}."
-            rows: list[dict[str, object]] = [
-                {"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": waiting, "since": f"{since:.1f} s"}
-            ]
-            kind = "broker-not-reading" if side is Side.BROKER and family != "rocketmq" else "peer-not-reading"
-            self.line.flag(t, f"{family}.{kind}", what, rows)
+    def blocked(self, t: float, side: Side, *, blocked: bool, waiting: int) -> None:
+        """Note that the relay waits, or no longer waits, for a side that does not read; the other side cannot be read."""
+        silence = self.line.silences[side.other]
+        if blocked:
+            self._blocked[side] = _Unread(t, waiting, t + SHORT)
+            silence.paused = True
+        elif (found := self._blocked.pop(side, None)) is not None:
+            silence.resume(t)
+            if found.due > found.since + SHORT:  # its begin was reported, too
+                self._report_blocked(t, side, found)
+
+    def _report_blocked(self, t: float, side: Side, blocked: _Unread) -> None:
+        since = round(t - blocked.since, 3)
+        self.line.event(t, None, "queue", side=side.label, bytes=blocked.waiting, since=since)
+
+    def _not_reading(self, t: float, side: Side, blocked: _Unread) -> None:
+        """Flag a side that does not read, but once, and not if the other side was the first not to read."""
+        other = self._blocked.get(side.other)
+        if blocked.due == math.inf or (other and other.since < blocked.since):
+            return
+        blocked.due = math.inf
+        since = t - blocked.since
+        what = f"The {side.label} has read nothing for {since:.1f} s, and {size_text(blocked.waiting)} wait for it: the {side.other.label} can write no more to this connection."
+        if side is Side.BROKER and isinstance(self._spoken, AmqpConversation) and self._spoken.blocked:
+            what += f" It had sent Connection.Blocked: {self._spoken.blocked}."
+        rows = [{"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": blocked.waiting, "since": f"{since:.1f} s"}]
+        kind = "broker-not-reading" if side is Side.BROKER and self._family != "rocketmq" else "peer-not-reading"
+        self.line.flag(t, f"{self._family}.{kind}", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
         """Note that both sockets are closed; if the trace ends first, the trace itself closes them."""
         if by_trace:
-            self._report_open(t)
             self.line.event(t, None, "close", who="trace", how="fin")
         for side in Side:
             self._judge_no_more(t, side)
+            self.blocked(t, side, blocked=False, waiting=0)
         self._forget()
         self._wire.forget(self.line.number)
 
@@ -227,10 +239,19 @@ class Conversation:
 
     def due(self) -> float:
         """Return the time at which a silence becomes too long."""
-        return min(silence.limit for silence in self.line.silences.values())
+        return min(
+            *(silence.limit for silence in self.line.silences.values()),
+            *(blocked.due for blocked in self._blocked.values()),
+        )
 
     def tick(self, t: float) -> None:
-        """Flag the silences that have become too long."""
+        """Flag the silences that have become too long, and the sides that read nothing for too long."""
+        for side, blocked in self._blocked.items():
+            if blocked.due <= t:
+                self._report_blocked(t, side, blocked)
+                if t - blocked.since >= STUCK:
+                    self._not_reading(t, side, blocked)
+                blocked.due = max(blocked.since + STUCK, t + SHORT) if blocked.due < math.inf else math.inf
         for side, silence in self.line.silences.items():
             if silence.limit <= t:
                 silence.late = True
@@ -239,7 +260,7 @@ class Conversation:
     def _judge_refusal(self, t: float) -> None:
         """Flag a client that received no byte from the broker, because the broker expects another protocol."""
         known, spoken = self._known, self._spoken
-        if spoken is None or self._broker_sent:
+        if spoken is None or self._broker_sent or not self._connected:
             return
         if known.tls and self.line.closed_by is Side.BROKER and spoken.family == "amqp":
             what = "The client sent a protocol header without TLS, and the broker closed the connection without a reply: it expects TLS on this port."
@@ -352,14 +373,13 @@ class Conversation:
         spoken = self._spoken
         assert spoken is not None
         recent = self._recent[side]
-        recent.begin(data)
+        recent.add(data)
         reader = spoken.readers[side]
         blind = reader.blind
         for item in reader.feed(data):
             spoken.receive(t, side, item, recent.since)
             if side is Side.BROKER and isinstance(item, (Method, StompFrame, RemotingFrame)):
                 self._known.family, self._known.sure = spoken.family, True
-        recent.keep()
         if blind:
             self.line.event(t, side, "bytes", size=len(data))
 

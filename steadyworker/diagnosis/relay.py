@@ -3,8 +3,9 @@ The relay, which passes bytes between clients and the broker, and gives a copy t
 
 The relay does not change, reorder or interpret any byte.
 It passes a half-close on as a half-close, and a reset as a reset.
-While one side does not read, the relay does not read from the other side.
+While one side does not read, the relay does not read from the other side, and reports this (`What.BLOCKED`).
 Without a relay, the kernel would stop the other side in the same way.
+The relay reads the client's first bytes while it dials the broker, so it sees a client that leaves meanwhile.
 
 The relay is one event loop in its own thread, so a terminal that is stopped never stops a byte.
 While the reader reads, the relay waits up to `tracing._SWITCH` for the interpreter, so the fastest connections become slower.
@@ -31,9 +32,10 @@ import termios
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from typing_extensions import override
 
@@ -42,9 +44,13 @@ from steadyworker.diagnosis.tap import OVERHEAD, Side, Tap, What
 CHUNK = 1 << 16
 """The largest number of bytes that are received at once."""
 
-STUCK = 1.0
-"""Seconds without progress after which a send queue is reported; also the seconds between two checks of the queue."""
+PAUSE = 1.0
+"""Seconds between two checks of a connection, and between two attempts if the trace has no free descriptor."""
 
+BLOCKED = 0.1
+"""Seconds for which bytes must wait for a side before this is reported; a silence is judged only if it is longer."""
+
+_UNSENT = 1 << 16  # bytes that may wait in the kernel's send queue for a side that does not read
 _PATIENCE = 10.0  # seconds in which one of the broker's addresses must accept a connection
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with a time of 0: `close` sends RST instead of FIN
 _GONE = {errno.ECONNRESET, errno.EPIPE}
@@ -62,14 +68,17 @@ class BrokerTarget:
 
 
 class End:
-    """A socket towards a client or the broker, without TLS; `sent` is the number of bytes that the kernel has accepted."""
+    """A socket towards a client or the broker, without TLS."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
         self.socket = connection
-        self.sent = 0
+        self.on_wait: Callable[[bool], bool] = lambda _: False
+        """Is called with True when bytes have waited for `BLOCKED` seconds; if it returned True, with False at their end."""
         self._rest = 0  # bytes that wait for room in the kernel's send queue
+        self._waits = False
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
@@ -83,14 +92,22 @@ class End:
         """Return when the kernel has accepted all these bytes."""
         view = memoryview(data)
         self._rest = len(view)
-        while self._rest:
-            try:
-                accepted = self.socket.send(view[-self._rest :])
-            except BlockingIOError:
-                await self._until_writable()
-            else:
-                self.sent += accepted
-                self._rest -= accepted
+        timer: asyncio.TimerHandle | None = None
+        try:
+            while self._rest:
+                try:
+                    accepted = self.socket.send(view[-self._rest :])
+                except BlockingIOError:
+                    timer = timer or self._loop.call_later(BLOCKED, self._report_wait)
+                    await self._until_writable()
+                else:
+                    self._rest -= accepted
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if self._waits:
+                self._waits = False
+                self.on_wait(False)  # noqa: FBT003 - the only parameter
 
     async def finish(self) -> None:
         """Close this direction with FIN."""
@@ -101,16 +118,19 @@ class End:
         """Whether bytes wait for room in the kernel's send queue."""
         return self._rest > 0
 
-    def unconfirmed(self) -> tuple[int, int]:
-        """Return the number of bytes that the other side has not confirmed, and the number of all that it has confirmed."""
-        queue = int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
-        return queue + self._rest, self.sent - queue
+    def waiting(self) -> int:
+        """Return the number of bytes that the other side has not confirmed."""
+        queue = fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0\0\0\0")
+        return int.from_bytes(queue, sys.byteorder) + self._rest
 
     def close(self, *, reset: bool) -> None:
         """Close the socket, with RST or FIN."""
         if reset:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.socket.close()
+
+    def _report_wait(self) -> None:
+        self._waits = self.on_wait(True)  # noqa: FBT003 - the only parameter
 
     async def _until_writable(self) -> None:
         writable = asyncio.Event()
@@ -204,23 +224,20 @@ class Flow:
 
     Attributes:
         side: The side that sends.
+        target: The end that receives; None while the broker is dialed.
+        held: The bytes that came before `target` was there.
+        ready: Whether these bytes are sent.
         skipped: The number of bytes that passed without a copy, and are not reported yet.
         ended: Whether nothing more is received.
-        active: Whether bytes passed that the target has perhaps not confirmed.
-        acked: The bytes that the target had confirmed at the last check.
-        progress: The time at which this number last grew.
-        reported: The time at which the queue was last reported; 0 if the queue shrinks.
     """
 
     side: Side
     source: End
-    target: End
+    target: End | None = None
+    held: bytearray = field(default_factory=bytearray)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
     skipped: int = 0
     ended: bool = False
-    active: bool = False
-    acked: int = 0
-    progress: float = 0.0
-    reported: float = 0.0
 
 
 class Relay:
@@ -245,7 +262,7 @@ class Relay:
                     except OSError as error:
                         if error.errno in _FULL:  # the client stays in the backlog
                             self._tap.note(What.TROUBLE, 0, Side.CLIENT, self._clock(), error=text_of(error))
-                            await asyncio.sleep(STUCK)
+                            await asyncio.sleep(PAUSE)
                         continue  # otherwise, the client has gone already
                     number += 1
                     link = RelayLink(number, self._target, self._tap, self._clock)
@@ -268,13 +285,12 @@ class RelayLink:
 
     async def run(self, connection: socket.socket, address: str) -> None:
         """Connect to the broker, and pass bytes until both sides have ended."""
-        target = self._target
-        self._note(What.OPENED, Side.CLIENT, client=address, tls=bool(target.towards_clients))
-        client = TlsEnd(connection, target.towards_clients, None) if target.towards_clients else End(connection)
+        context = self._target.towards_clients
+        self._note(What.OPENED, Side.CLIENT, client=address, tls=bool(context))
+        client = TlsEnd(connection, context, None) if context else End(connection)
         ends, over = [client], False
         try:
-            if await self._begin(client, ends):
-                await self._pass_both(*ends)
+            await self._pass_both(client, ends)
             over = True
         except Exception as error:  # noqa: BLE001 - no mistake in one connection may end all others
             self._note(What.TROUBLE, Side.CLIENT, error=f"{text_of_mistake(error)}: this connection was ended")
@@ -285,26 +301,62 @@ class RelayLink:
             over = over or self._reset or self._done == len(Side)
             self._note(What.CLOSED, Side.CLIENT, by_trace=not over)
 
-    async def _begin(self, client: End, ends: list[End]) -> bool:
-        """Add the broker's end to `ends`, and return whether bytes can pass."""
-        side = Side.BROKER
+    async def _pass_both(self, client: End, ends: list[End]) -> None:
+        """Pass the bytes of both directions; add the broker's end to `ends`."""
+        flows = [Flow(Side.CLIENT, client)]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                started = tasks.create_task(self._start(client, Side.CLIENT))
+                passing = [tasks.create_task(self._pass(flows[0], started))]
+                broker = await self._reach(ends)
+                await started
+                flows[0].target = broker
+                flows.append(Flow(Side.BROKER, broker, client))
+                flows[1].ready.set()
+                for end, side in ((client, Side.CLIENT), (broker, Side.BROKER)):
+                    end.on_wait = partial(self._blocked, end, side)
+                watch = tasks.create_task(self._watch(flows))
+                passing.append(tasks.create_task(self._pass(flows[1], started)))
+                await asyncio.gather(tasks.create_task(self._join(flows[0], broker)), *passing)
+                watch.cancel()
+        except* ConnectionResetError:
+            pass
+        finally:
+            for flow in flows:
+                self._report_skipped(flow)
+
+    async def _start(self, end: End, side: Side) -> None:
+        try:
+            await end.start()
+        except OSError as error:
+            self._fail(side, error)
+
+    def _fail(self, side: Side, error: OSError) -> NoReturn:
+        """Report that the connection to a side failed, and raise ConnectionResetError."""
+        self._note(What.FAILED, side, error=text_of(error))
+        self._reset = not isinstance(error, ssl.SSLError)  # an alert of TLS must arrive
+        raise ConnectionResetError from error
+
+    async def _reach(self, ends: list[End]) -> End:
+        """Connect to the broker."""
         try:
             broker = await self._dial()
             ends.append(broker)
             await broker.start()
-            side = Side.CLIENT
-            await client.start()
-            side = Side.BROKER  # getpeername fails if the broker has reset the connection already
-            where = {
+            where = {  # getpeername fails if the broker has reset the connection already
                 "broker": text_of_address(broker.socket.getpeername()),
                 "seen_as": text_of_address(broker.socket.getsockname()),
             }
         except OSError as error:
-            self._note(What.FAILED, side, error=text_of(error))
-            self._reset = not isinstance(error, ssl.SSLError)  # an alert of TLS must arrive
-            return False
+            self._fail(Side.BROKER, error)
         self._note(What.CONNECTED, Side.BROKER, **where, tls_to_broker=bool(self._target.towards_broker))
-        return True
+        return broker
+
+    async def _join(self, flow: Flow, broker: End) -> None:
+        """Send the bytes that the client sent while the broker was dialed."""
+        with suppress(OSError):  # `_pass` meets and reports this error, too
+            await broker.send(bytes(flow.held))
+        flow.ready.set()
 
     async def _dial(self) -> End:
         """Connect to the first of the broker's addresses that can be reached."""
@@ -329,7 +381,7 @@ class RelayLink:
                 if error.errno not in _FULL:  # otherwise the trace, and not the broker, has the trouble
                     raise
                 self._note(What.TROUBLE, Side.BROKER, error=text_of(error))
-                await asyncio.sleep(STUCK)
+                await asyncio.sleep(PAUSE)
         try:
             connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
             async with asyncio.timeout(_PATIENCE):
@@ -341,28 +393,16 @@ class RelayLink:
             raise
         return connection
 
-    async def _pass_both(self, client: End, broker: End) -> None:
-        flows = (Flow(Side.CLIENT, client, broker), Flow(Side.BROKER, broker, client))
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                watch = tasks.create_task(self._watch(flows))
-                await asyncio.gather(*(tasks.create_task(self._pass(flow)) for flow in flows))
-                watch.cancel()
-        except* ConnectionResetError:
-            pass
-        finally:
-            for flow in flows:
-                self._report_skipped(flow)
-
     # --- Bytes ---------------------------------------------------------------------------------------------------------
 
-    async def _pass(self, flow: Flow) -> None:
+    async def _pass(self, flow: Flow, started: asyncio.Task[None]) -> None:
         """
-        Pass the bytes of one direction.
+        Pass the bytes of one direction, when the client's end has started.
 
         Raises:
             ConnectionResetError: The source reset the connection.
         """
+        await started
         data = b"-"
         while data:
             try:
@@ -378,6 +418,11 @@ class RelayLink:
                 self._report_skipped(flow)
                 if not self._reset:
                     self._note(What.ENDED, flow.side)
+            if data and flow.target is None and len(flow.held) < CHUNK:
+                flow.held += data
+                continue
+            await flow.ready.wait()
+            assert flow.target is not None
             try:
                 await (flow.target.send(data) if data else flow.target.finish())
             except OSError as error:
@@ -394,8 +439,6 @@ class RelayLink:
             self._report_skipped(flow)
         if flow.skipped or not self._tap.data(self._number, flow.side, now, data):
             flow.skipped += len(data)
-        if not flow.active:
-            flow.active, flow.progress = True, now
 
     def _report_skipped(self, flow: Flow) -> None:
         if flow.skipped:
@@ -410,45 +453,34 @@ class RelayLink:
             plain = not isinstance(error, ssl.SSLError) and error.errno in _GONE
             self._note(What.RESET, side, **({} if plain else {"error": text_of(error)}))
 
+    def _blocked(self, end: End, side: Side, waits: bool) -> bool:  # noqa: FBT001 - one value of `End.on_wait`
+        """Report that a side does not read, if the reader has room; return whether this was reported."""
+        if waits and not self._tap.has_room(2 * OVERHEAD):
+            return False
+        self._note(What.BLOCKED, side, blocked=waits, bytes=end.waiting())
+        return True
+
     def _note(self, what: What, side: Side, **facts: Any) -> None:
         self._tap.note(what, self._number, side, self._clock(), **facts)
 
-    # --- Send queues -----------------------------------------------------------------------------------------------------
-
     async def _watch(self, flows: Sequence[Flow]) -> None:
         """
-        Report the send queues that do not shrink: the other side's program no longer reads, or its host is gone.
+        Find out whether a side that is not read now has reset the connection.
 
         Raises:
-            ConnectionResetError: A side that is not read now has reset the connection.
+            ConnectionResetError: It has.
         """
         while True:
-            await asyncio.sleep(STUCK)
+            await asyncio.sleep(PAUSE)
             for flow in flows:
+                assert flow.target is not None
                 if self._tap.has_room(OVERHEAD):
                     self._report_skipped(flow)
-                if flow.active:
-                    self._check_queue(flow, self._clock())
                 if flow.ended or flow.target.blocked:
                     number = flow.source.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if number:
                         self._was_reset(flow, flow.side, OSError(number, os.strerror(number)))
                         raise ConnectionResetError
-
-    def _check_queue(self, flow: Flow, now: float) -> None:
-        waiting, acked = flow.target.unconfirmed()
-        since = now - flow.progress
-        if not waiting or acked > flow.acked:
-            flow.acked, flow.progress, flow.active = acked, now, waiting > 0
-            if flow.reported:
-                flow.reported = 0.0
-                self._report_queue(flow, waiting, since, stuck=False)
-        elif since >= STUCK and (not flow.reported or since >= 2 * (flow.reported - flow.progress)):
-            flow.reported = now  # at 1, 2, 4, 8 … seconds
-            self._report_queue(flow, waiting, since, stuck=True)
-
-    def _report_queue(self, flow: Flow, waiting: int, since: float, *, stuck: bool) -> None:
-        self._note(What.QUEUE, flow.side.other, bytes=waiting, since=since, stuck=stuck)
 
 
 def text_of_address(address: tuple[str | int, ...]) -> str:

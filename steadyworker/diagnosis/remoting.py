@@ -14,6 +14,7 @@ A frame has four parts, and all numbers are big-endian:
 
 The reader holds at most one header, up to a maximum size; it skips a frame with a larger header.
 The reader only counts the bytes of a body.
+Of a binary header, which clients use only if an operator asks for it, the reader reads no remark and no fields.
 A header that cannot be read is a flaw, and the reader continues with the next frame.
 If the lengths contradict each other, no later frame can be found.
 """
@@ -36,22 +37,7 @@ WORDS = struct.Struct(">II")
 _JSON, _BINARY = 0, 1
 _HEADER_SIZE = (1 << 24) - 1  # the bits of the second word that are the header's length
 _FIXED = struct.Struct(">hBhii")
-_SHORT, _INT = struct.Struct(">H"), struct.Struct(">I")
-_LANGUAGES = (
-    "JAVA",
-    "CPP",
-    "DOTNET",
-    "PYTHON",
-    "DELPHI",
-    "ERLANG",
-    "RUBY",
-    "OTHER",
-    "HTTP",
-    "GO",
-    "PHP",
-    "OMS",
-    "RUST",
-)
+_INT = 4  # bytes
 _V4_0_0_SNAPSHOT = 212
 
 
@@ -88,9 +74,9 @@ def begins(raw: bytes, max_frame: int = 1 << 24) -> bool:
     """Return whether these bytes, at least 8, are the beginning of a frame."""
     length, word = WORDS.unpack_from(raw)
     return (
-        length + _INT.size <= max_frame
+        length + _INT <= max_frame
         and word >> 24 in {_JSON, _BINARY}
-        and 0 < word & _HEADER_SIZE <= length - _INT.size
+        and 0 < word & _HEADER_SIZE <= length - _INT
         and (word >> 24 == _BINARY or raw[WORDS.size : WORDS.size + 1] in b"{")
     )
 
@@ -170,7 +156,7 @@ class RemotingReader:
             opening = recognize(raw)
             if opening is not None:
                 kind, what = _kind_of(opening), f"{opening.name} {place}"
-            elif length + _INT.size > self.max_frame:
+            elif length + _INT > self.max_frame:
                 kind, what = (
                     "frame-too-large",
                     f"a length of {length} bytes {place}, where {self.max_frame} are allowed",
@@ -180,7 +166,7 @@ class RemotingReader:
             self._flaw(items, kind, what, len(raw), raw)
             self.blind = True
             return
-        self._size = _INT.size + length
+        self._size = _INT + length
         if header > LONGEST_HEAD:
             what = f"a header of {header} bytes, of which at most {LONGEST_HEAD} are read"
             self._flaw(items, "frame-too-large", what, self._size, raw)
@@ -191,7 +177,7 @@ class RemotingReader:
     def _read_header(self, items: list[Item]) -> None:
         """Read the complete header, and begin with the body."""
         head = bytes(self._head[WORDS.size :])
-        binary = self._head[_INT.size] == _BINARY
+        binary = self._head[_INT] == _BINARY
         body = self._size - len(self._head)
         frame: RemotingFrame | None = None
         try:
@@ -233,27 +219,5 @@ def _json(head: bytes) -> RemotingFrame:
 
 
 def _binary(head: bytes) -> RemotingFrame:
-    """Read a binary header; each text follows its length, and the length of a name has 2 bytes."""
-    code, language, version, opaque, flag = _FIXED.unpack_from(head)
-    remark, at = _text(head, _FIXED.size, _INT)
-    (size,) = _INT.unpack_from(head, at)
-    at += _INT.size
-    if at + size != len(head):
-        raise ValueError
-    fields: dict[str, str] = {}
-    while at < len(head):
-        name, at = _text(head, at, _SHORT)
-        value, at = _text(head, at, _INT)
-        if name in FIELDS:
-            fields[name] = value
-    known = _LANGUAGES[language] if language < len(_LANGUAGES) else str(language)
-    return RemotingFrame(0, 0, code, opaque, flag, known, version, remark, fields, 0)
-
-
-def _text(head: bytes, at: int, length: struct.Struct) -> tuple[str, int]:
-    """Return a text, and the place where the next part begins; raise ValueError or struct.error for wrong bytes."""
-    (size,) = length.unpack_from(head, at)
-    end = at + length.size + size
-    if end > len(head):
-        raise ValueError
-    return head[at + length.size : end].decode(), end
+    code, _, version, opaque, flag = _FIXED.unpack_from(head)
+    return RemotingFrame(0, 0, code, opaque, flag, "", version, "", {}, 0)

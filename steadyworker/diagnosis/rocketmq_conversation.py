@@ -217,7 +217,7 @@ class RocketmqConversation:
             return {}
         version = version_of(frame.version)
         self._software[side] = f"{text(frame.language)} {version}".strip() or "unknown"
-        return {"product": f"RocketMQ {text(frame.language)}", "product_version": version or None}
+        return {"product": f"RocketMQ {text(frame.language)}".strip(), "product_version": version or None}
 
     # --- Flags -----------------------------------------------------------------------------------------------------------
 

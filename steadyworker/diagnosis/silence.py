@@ -21,12 +21,14 @@ class Silence:
         exact: Whether the other side's limit has no grace, so that slightly late heartbeats matter (STOMP).
         last: The time of the side's last byte.
         late: Whether the present silence has been reported.
+        paused: Whether nothing can be received, because the other side does not read.
     """
 
     allowed: float = 0.0
     exact: bool = False
     last: float = 0.0
     late: bool = False
+    paused: bool = False
     _drift: int = 0
     _drifted: float = 0.0
 
@@ -35,10 +37,15 @@ class Silence:
         self.allowed, self.exact = allowed, exact
         self.last = max(self.last, t)
 
+    def resume(self, t: float) -> None:
+        """Judge silences again, from this time on."""
+        self.paused, self.last = False, max(self.last, t)
+        self._drift, self._drifted = 0, 0.0
+
     @property
     def limit(self) -> float:
-        """Return the time at which the present silence is late; infinite if it was reported, or if no limit was agreed."""
-        if self.late or not self.allowed:
+        """Return the time at which the present silence is late; infinite if it was reported, is paused, or has no limit."""
+        if self.late or self.paused or not self.allowed:
             return float("inf")
         return self.last + self.allowed + max(_SLACK, self.allowed / 10)
 

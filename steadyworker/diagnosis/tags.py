@@ -6,7 +6,7 @@ from enum import Enum, auto
 from itertools import takewhile
 
 MOST_WAITING = 100_000
-"""The largest number of tags that are kept; later ones are only counted, and their acknowledgements are not judged."""
+"""The largest number of tags that are kept; if more wait, no acknowledgement is judged any more."""
 
 
 class AckResult(Enum):
@@ -25,12 +25,12 @@ class Tags:
     def __init__(self) -> None:
         self.highest = 0
         self._waiting: dict[int, float] = {}
-        self._left_out = 0
+        self._sure = True
 
     @property
     def waiting(self) -> int:
         """The number of tags that wait."""
-        return len(self._waiting) + self._left_out
+        return len(self._waiting)
 
     @property
     def oldest(self) -> tuple[int, float] | None:
@@ -42,10 +42,9 @@ class Tags:
         if tag <= self.highest:
             return
         self.highest = tag
-        if needs_ack and len(self._waiting) < MOST_WAITING:
+        self._sure &= len(self._waiting) < MOST_WAITING
+        if needs_ack and self._sure:
             self._waiting[tag] = t
-        elif needs_ack:
-            self._left_out += 1
 
     def settle(self, tag: int, *, multiple: bool = False) -> AckResult:
         """
@@ -58,14 +57,8 @@ class Tags:
             return AckResult.UNKNOWN
         settled = list(takewhile(lambda each: each <= last, self._waiting)) if multiple else [tag]
         found = [each for each in settled if self._waiting.pop(each, None) is not None]
-        unsure = self._left_out > 0
-        if unsure and last == self.highest and multiple:
-            self._left_out = 0
-        elif unsure and not found:
-            self._left_out -= 1
-        return AckResult.NOW if found or unsure or (multiple and not tag) else AckResult.BEFORE
+        return AckResult.NOW if found or not self._sure or (multiple and not tag) else AckResult.BEFORE
 
     def requeued(self) -> None:
         """Note that all waiting messages went back to their queues, and will come again with new tags."""
         self._waiting.clear()
-        self._left_out = 0

@@ -52,8 +52,8 @@ class What(IntEnum):
     """A side closed its direction (FIN)."""
     RESET = 6
     """A side reset the connection (RST)."""
-    QUEUE = 7
-    """The send queue towards a side does not shrink, or is empty again."""
+    BLOCKED = 7
+    """The relay begins, or no longer needs, to wait for a side that does not read; meanwhile, it reads nothing of the other side."""
     CLOSED = 8
     """Both sockets are closed; `by_trace` if the trace ended first."""
     TROUBLE = 9

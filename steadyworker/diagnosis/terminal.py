@@ -22,7 +22,7 @@ from steadyworker.units import count_text, size_text
 MOST_LINES = 50
 """The largest number of lines in one second."""
 
-_FEW = {"open", "close", "flag", "gap", "queue", "tuned", "skipped", "trouble"}
+_FEW = {"open", "connected", "close", "flag", "gap", "queue", "tuned", "skipped", "trouble"}
 """The kinds of events that are shown if frames are not shown."""
 
 _NAME = 24

@@ -39,8 +39,8 @@ _ACTIONS: Mapping[What, Callable[[Conversation, TapRecord], None]] = {
     What.FAILED: lambda it, record: it.failed(record.t, record.side, record.facts["error"]),
     What.ENDED: lambda it, record: it.ended(record.t, record.side, "fin"),
     What.RESET: lambda it, record: it.ended(record.t, record.side, "reset", record.facts.get("error")),
-    What.QUEUE: lambda it, record: it.queue(
-        record.t, record.side, waiting=record.facts["bytes"], since=record.facts["since"], stuck=record.facts["stuck"]
+    What.BLOCKED: lambda it, record: it.blocked(
+        record.t, record.side, blocked=record.facts["blocked"], waiting=record.facts["bytes"]
     ),
     What.CLOSED: lambda it, record: it.closed(record.t, by_trace=record.facts["by_trace"]),
 }

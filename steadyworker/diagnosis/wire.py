@@ -10,7 +10,8 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 
 | kind | content |
 |---|---|
-| `open` | a client connected: the addresses of both ends, TLS |
+| `open` | a client connected: its address, TLS |
+| `connected` | the trace connected to the broker for it: the addresses of both ends, TLS |
 | `header` | a protocol header of AMQP |
 | `method`, `content`, `body` | a method of AMQP; a message's properties; a message's body (size, number of frames) |
 | `frame` | a frame of STOMP with some headers; a request of RocketMQ, or a reply to a request (`to`), with some fields |

@@ -36,10 +36,10 @@ def ipv6(source: str, target: str, payload: bytes, *, extension: bytes = b"") ->
     return struct.pack(">IHBB", 6 << 28, len(extension + payload), following, 64) + ends + extension + payload
 
 
-def ethernet(packet: bytes, *, tags: bytes = b"") -> bytes:
+def ethernet(packet: bytes) -> bytes:
     """A frame of Ethernet, with the padding that short frames have."""
     kind = b"\x08\x00" if packet[0] >> 4 == 4 else b"\x86\xdd"
-    return (ETHERNET + tags + kind + packet).ljust(60, b"\0")
+    return (ETHERNET + kind + packet).ljust(60, b"\0")
 
 
 @dataclass

@@ -62,8 +62,8 @@ class Stage:
         data = b"".join(each if isinstance(each, bytes) else method(each) for each in what)
         self._connections[number].data(self.t, side, data)
 
-    def unread(self, waiting: int, since: float) -> None:
-        self._connections[1].queue(self.t, Side.CLIENT, waiting=waiting, since=since, stuck=True)
+    def unread(self, waiting: int) -> None:
+        self._connections[1].blocked(self.t, Side.CLIENT, blocked=True, waiting=waiting)
 
     def end(self, number: int = 1, *, how: str = "fin", after: float = 0.002) -> None:
         """The broker closes, and the client follows."""
@@ -187,11 +187,9 @@ def full_queue() -> list[Event]:
         stage.after(0.3)
         if n in (4, 8, 11):
             stage.client(commands.Basic.Ack({4: 1, 8: 2, 11: 3}[n]))
-        if n > 11:
-            stage.unread((41_000, 180_000, 655_360, 1_310_720, 2_359_296)[min(n - 12, 4)], round(0.9 * (n - 11), 1))
-    stage.after(1.0)
     stage.broker(deliver(445, 94)[:4])
-    stage.after(4.0)
+    stage.unread(2_359_296)
+    stage.after(15.0)
     stage.end(how="reset")
     return stage.finish()
 

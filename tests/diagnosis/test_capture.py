@@ -96,10 +96,7 @@ V4 = ipv4("10.0.0.1", "10.0.0.2", tcp(40_000, PORT, 1, 1, ACK, b"abc", options=b
         (0, b"\2\0\0\0" + V4, "10.0.0.1:40000"),
         (1, ethernet(V4), "10.0.0.1:40000"),
         (1, ethernet(V6), "[fe80::1]:40000"),
-        (1, ethernet(V4, tags=b"\x81\x00\0\7"), "10.0.0.1:40000"),
-        (1, ethernet(V4, tags=b"\x88\xa8\0\7\x81\x00\0\x09"), "10.0.0.1:40000"),
         (101, V6, "[fe80::1]:40000"),
-        (101, ipv6("::1", "::2", tcp(40_000, PORT, 1, 1, ACK, b"abc"), extension=b"\6\0" + bytes(6)), "[::1]:40000"),
         (113, bytes(14) + b"\x08\x00" + V4, "10.0.0.1:40000"),
         (276, b"\x08\x00" + bytes(18) + V4, "10.0.0.1:40000"),
         (101, ipv4("10.0.0.1", "10.0.0.2", tcp(40_000, PORT, 1, 1, ACK, b"abc"), length=0), "10.0.0.1:40000"),
@@ -127,7 +124,7 @@ def test_what_is_no_segment_of_the_port_is_left_out(tmp_path: Path) -> None:
     assert events(tmp_path, [ETHERNET + b"\x08\x06" + bytes(40)], link=1) == []
 
 
-@pytest.mark.parametrize("words", range(16))
+@pytest.mark.parametrize("words", [0, 4, 5, 15])
 def test_a_head_of_any_length_that_is_cut_anywhere_is_no_error(words: int, tmp_path: Path) -> None:
     for kept in range(1, 48):
         read_cut(words, kept, tmp_path)
@@ -212,14 +209,6 @@ def test_a_reset_ends_a_connection_and_the_same_ports_may_open_another(tmp_path:
     assert sent(found) == [b"abc", b"def"]
 
 
-def test_ports_that_open_again_without_an_end_begin_another_connection(tmp_path: Path) -> None:
-    talk, again = Talk(), Talk(numbers={True: 70_000, False: 90_000})
-    found = events(tmp_path, [*talk.opened(), talk.packet(b"abc"), *again.opened(), again.packet(b"def")])
-    assert [(record.what, record.link) for record in found if record.what in {What.DATA, What.CLOSED}] == [
-        *((What.DATA, 1), (What.CLOSED, 1), (What.DATA, 2), (What.CLOSED, 2)),
-    ]
-
-
 def test_two_connections_at_a_time_are_kept_apart(tmp_path: Path) -> None:
     one, two = Talk(), Talk(client_port=40_001)
     packets = [*one.opened(), *two.opened(), one.packet(b"a"), two.packet(b"b"), one.packet(b"c", by_client=False)]
@@ -229,13 +218,6 @@ def test_two_connections_at_a_time_are_kept_apart(tmp_path: Path) -> None:
         (2, b"b"),
         (1, b"c"),
     ]
-
-
-def test_a_connection_in_which_both_ends_have_the_port_has_the_client_that_opened_it(tmp_path: Path) -> None:
-    talk = Talk(client_port=PORT)
-    found = events(tmp_path, [*talk.opened(), talk.packet(b"a"), talk.packet(b"b", by_client=False)])
-    assert sent(found) == [b"a"]
-    assert sent(found, by_client=False) == [b"b"]
 
 
 def test_a_file_that_ends_inside_a_packet_is_read_up_to_it(tmp_path: Path) -> None:
@@ -271,7 +253,7 @@ def test_a_missing_pcapy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         list(read_capture("a.pcap", PORT))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_is_shuffled_doubled_or_dropped_the_streams_come_back(tmp_path: Path, data: st.DataObject) -> None:
     chance = random.Random(data.draw(st.integers(0, 2**32)))
@@ -356,15 +338,6 @@ def message(number: int, size: int = 300) -> bytes:
 MESSAGE = ["Basic.Deliver", "content", "body"]
 
 
-def test_a_capture_that_began_later_is_read_from_the_first_message_on(tmp_path: Path) -> None:
-    talk = Talk()
-    wire = message(1) + BEAT + message(2)
-    packets = [talk.packet(part, by_client=False) for part in (wire[60:200], wire[200:])]
-    found = read(write_pcap(tmp_path / "a.pcap", timed(packets)))
-    assert frames(found) == MESSAGE
-    assert not [event for event in found if event["kind"] == "flag"]
-
-
 def test_a_capture_that_begins_inside_a_message_flags_nothing(tmp_path: Path) -> None:
     talk = Talk()
     wire = framed(3, 1, b"\1" * 30) + framed(3, 1, b"\1" * 30) + message(2) + message(3)
@@ -430,7 +403,7 @@ def test_a_real_capture_is_read_whole() -> None:
     assert start["server_properties"]["version"] == "3.10.8"
 
 
-@pytest.mark.parametrize("longest", [80, 100, 120, 200, 1500, 65_535])
+@pytest.mark.parametrize("longest", [100, 65_535])
 def test_a_real_capture_that_begins_anywhere_or_is_cut_gives_a_part_of_it_and_no_flag(
     longest: int, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ STORY_TEXTS = {
         "The broker reported: “FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}” (code 501).",
         "type 65 41 A channel 19793 4D 51 MQ size 1342177289 50 00 00 09 P\\0\\0\\t together AMQP protocol header",
         "1 client Connection.StartOk client php-amqplib 3.5.4",
-        "4,962 more events",
+        "4,963 more events",
     ),
     "missed_heartbeat": (
         "The client sent nothing for 28.9 s, and had agreed to a heartbeat of 10 s.",
@@ -41,10 +41,10 @@ STORY_TEXTS = {
         "The broker reported: “UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead” (code 505).",
     ),
     "full_queue": (
-        "The client has read nothing for 5.4 s, and 2.2 MiB wait for it.",
-        "The broker can write no more to this connection. The broker closed the connection 10.4 s later.",
+        "The client has read nothing for 4.0 s, and 2.2 MiB wait for it.",
+        "The broker can write no more to this connection. The broker closed the connection 11.0 s later.",
         "Also noticed warning 300 deliveries of the queue payments wait for an acknowledgement",
-        "1 trace bytes wait for the client bytes 2359296, since 5.4",
+        "1 trace bytes wait for the client bytes 2359296, since 4.0",
     ),
     "client_id_taken": (
         "The broker refused the client id 'worker-1'.",

@@ -37,31 +37,21 @@ def test_the_numbers_of_the_log_line_are_a_protocol_header() -> None:
     )
 
 
-def test_the_size_alone_is_enough() -> None:
-    found = spell({"size": 1342177289})  # frame_too_large,1342177289
-    assert found
-    assert (found.raw, found.protocol) == (b"P\0\0\x09", "AMQP protocol header")
-
-
 @pytest.mark.parametrize(
     ("opening", "protocol"),
     [
         (b"AMQP\0\0\x09\x01", "AMQP protocol header"),
         (b"AMQP\1\1\0\x09", "AMQP protocol header"),
         (b"AMQP\0\1\0\0", "AMQP 1.0 protocol header"),
-        (b"AMQP\3\1\0\0", "AMQP 1.0 protocol header"),
         (b"GET / HTTP/1.1\r\n", "HTTP request"),
         (b"POST /x HTTP/1.1\r\n", "HTTP request"),
-        (b"OPTIONS * HTTP/1.1\r\n", "HTTP request"),
         (b"CONNECT a:80 HTTP/1.1\r\n", "HTTP request"),
-        (b"PRI * HTTP/2.0\r\n", "HTTP request"),
         (b"HTTP/1.1 400 Bad Request\r\n", "HTTP response"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "TLS ClientHello"),
         (b"\x16\x03\x03\x00\x9b\x01\x00\x00\x97", "TLS ClientHello"),
         (b"\x15\x03\x01\x00\x02\x02\x28", "TLS alert"),
         (b"STOMP\naccept-version:1.2\n\n\0", "STOMP frame"),
         (b"CONNECT\r\naccept-version:1.2\r\n\r\n\0", "STOMP frame"),
-        (b"DISCONNECT\nreceipt:1\n\n\0", "STOMP frame"),
         (b"PING\r\n", "PING"),
         (b"*1\r\n$4\r\nPING\r\n", "PING"),
         (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n", "PROXY protocol header"),
@@ -85,11 +75,9 @@ def test_what_opens_is_distinguished_by_its_bytes_and_by_the_numbers_they_were_t
     ("number", "text", "protocol"),
     [
         (1195725856, "GET ", "HTTP request"),
-        (1347375956, "POST", "HTTP request"),
         (1213486160, "HTTP", "HTTP response"),
         (369295617, "\\x16\\x03\\x01\\x01", "TLS ClientHello"),
         (1398034253, "STOM", "STOMP frame"),
-        (1129270862, "CONN", "STOMP frame"),
         (1095586128, "AMQP", "AMQP protocol header"),
         (1346981447, "PING", "PING"),
         (65_536, "\\0\\x01\\0\\0", None),
@@ -129,12 +117,6 @@ def test_numbers_that_no_frame_has_are_not_spelled() -> None:
     assert spell({"type": 1, "channel": 65_536, "size": 1}) is None
     assert spell({"size": -1}) is None
     assert spell_length(2**32) is None
-
-
-def test_one_letter_is_no_protocol() -> None:
-    found = spell({"type": 65})
-    assert found
-    assert (found.rows[0].characters, found.protocol) == ("A", None)
 
 
 def test_type_and_size_without_the_channel_are_no_run_of_bytes() -> None:

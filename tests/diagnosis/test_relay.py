@@ -15,20 +15,24 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pamqp import commands, frame, heartbeat
 
 from steadyworker.clock import SystemClock
-from steadyworker.diagnosis import relay
+from steadyworker.diagnosis import conversation, relay
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.frames import Item
 from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, End, RelayLink
-from steadyworker.diagnosis.tap import MOST_WAITING, Tap, TapRecord, What
+from steadyworker.diagnosis.tap import MOST_WAITING, Side, Tap, TapRecord, What
 from steadyworker.diagnosis.tracing import Conversations, RelayFailed, Tracing
+from steadyworker.diagnosis.verdict import FlagKind, verdict_of
 from steadyworker.diagnosis.wire import Event, Wire
+from tests.diagnosis.amqp_client import OPENING
 from tests.diagnosis.traced import Traced
 from tests.support.stage import eventually
 
 WITHIN = 30.0
+BEAT = frame.marshal(heartbeat.Heartbeat(), 0)
 
 
 @contextmanager
@@ -153,6 +157,73 @@ def test_a_side_that_reads_nothing_stops_the_other_one_and_no_byte_is_lost() -> 
         received.join(WITHIN)
 
 
+@pytest.mark.parametrize("frozen", [Side.BROKER, Side.CLIENT])
+def test_a_side_that_stops_under_load_is_named_and_never_its_peer(
+    frozen: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is stopped, each side beats; then its peer writes all the time, until the kernel has no more room."""
+    monkeypatch.setattr(conversation, "STUCK", 2.0)
+    with ends() as (trace, client, broker):
+        tuned = frame.marshal(commands.Connection.TuneOk(2047, 131_072, 1), 0)
+        client.sendall(OPENING + tuned)
+        assert broker.recv(1000)
+        peer = client if frozen is Side.BROKER else broker
+        writer = threading.Thread(target=write_without_end, args=(peer,), daemon=True)
+        writer.start()
+        kind = "broker-not-reading" if frozen is Side.BROKER else "peer-not-reading"
+        silent = "amqp.broker-silent" if frozen is Side.BROKER else "amqp.late-heartbeat"
+        flag = trace.wait_flag(f"amqp.{kind}")
+        trace.wait_flag(silent)
+        reset(broker if frozen is Side.BROKER else client)
+        writer.join(WITHIN)
+        trace.stop()
+    label = frozen.label
+    assert set(trace.flags()) - {"amqp.frame-cut"} == {f"amqp.{kind}", silent}
+    verdict = verdict_of([FlagKind(flag)], {}, 1, trace.wire.last)
+    assert verdict.headline.startswith(f"The {label} has read nothing for ")
+
+
+def write_without_end(end: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            end.sendall(BEAT * 1000)
+
+
+@pytest.mark.parametrize("by_reset", [True, False])
+def test_a_client_that_leaves_while_the_broker_is_dialed_is_seen_then(*, by_reset: bool) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        with (
+            socket.create_connection(full.getsockname()),  # the backlog is full now
+            Traced(f"127.0.0.1:{full.getsockname()[1]}") as trace,
+            socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as client,
+        ):
+            trace.wait_kind("open")
+            client.sendall(OPENING[:8])
+            eventually(lambda: trace.wire.bytes["client"] == 8, "the client's first bytes")
+            reset(client) if by_reset else client.close()
+            close = trace.wait_kind("close", who="client")
+            assert trace.of("connected") == []
+            trace.stop()
+    assert close["how"] == ("reset" if by_reset else "fin")
+    assert trace.flags() == []
+
+
+def test_what_a_client_sends_while_the_broker_is_dialed_arrives_first() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WITHIN)
+        with (
+            Traced(f"127.0.0.1:{server.getsockname()[1]}") as trace,
+            socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as client,
+        ):
+            writer = threading.Thread(target=write, args=(client, [b"first", bytes(3 * CHUNK), b"last"]), daemon=True)
+            writer.start()
+            with server.accept()[0] as broker:
+                assert read_all(broker) == b"first" + bytes(3 * CHUNK) + b"last"
+            writer.join(WITHIN)
+
+
 def fill(end: socket.socket) -> int:
     """Send until nothing more is taken; return how many bytes were."""
     sent, idle = 0, 0
@@ -213,7 +284,7 @@ def test_a_socket_that_cannot_be_made_is_no_failure_of_the_broker(
         return original(socket.AF_INET if family == socket.AF_INET6 else family, *rest, **more)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(relay, "STUCK", 0.01)
+        monkeypatch.setattr(relay, "PAUSE", 0.01)
         monkeypatch.setattr(socket, "socket", make)
         address = server.getsockname()
         records = connected((socket.AF_INET6, address), (socket.AF_INET, address))
@@ -292,27 +363,6 @@ def test_many_connections_at_once() -> None:
     assert len(trace.of("close", first=True)) == 50
 
 
-def test_the_send_queue_is_what_the_other_side_has_not_confirmed() -> None:
-    async def unconfirmed(connection: socket.socket) -> tuple[int, int]:
-        end = End(connection)
-        assert end.unconfirmed() == (0, 0)
-        sending = asyncio.create_task(end.send(bytes(1 << 24)))
-        await asyncio.sleep(0)
-        found = end.unconfirmed()
-        assert end.blocked
-        sending.cancel()
-        return found
-
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        closing(socket.create_connection(server.getsockname())) as one,
-        closing(server.accept()[0]),
-    ):
-        waiting, acked = asyncio.run(unconfirmed(one))
-    assert waiting > 0
-    assert waiting + acked == 1 << 24
-
-
 @pytest.mark.long
 def test_a_reset_by_a_side_that_has_closed_its_direction_is_passed_on() -> None:
     with ends() as (trace, client, broker):
@@ -379,6 +429,7 @@ def test_a_mistake_in_the_reader_ends_no_connection(monkeypatch: pytest.MonkeyPa
         assert client.recv(10) == b"reply"
         client.close()
         broker.close()
+        eventually(lambda: len(trace.of("close")) == 2, "the end of both sides")
         trace.stop()
     assert trouble["conn"] == 1
     assert trouble["error"].startswith("ValueError at test_relay.py:")

@@ -17,7 +17,7 @@ from stomp.utils import convert_frame  # type: ignore[import-untyped]
 from steadyworker.diagnosis.frames import FLAWS, LONGEST_RAW, Flaw, Heartbeat, Item, StompFrame
 from steadyworker.diagnosis.protocols import STOMP_COMMANDS
 from steadyworker.diagnosis.stomp import LONGEST_HEAD, MOST_FLAWS, MOST_HEADERS, StompReader
-from tests.diagnosis.broken_bytes import edits, fuzz, mutated, peak
+from tests.diagnosis.broken_bytes import edits, mutated, peak
 from tests.diagnosis.traffic import cut, pieces
 
 usual = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -180,11 +180,6 @@ def test_every_cut_of_a_session_in_two_or_three_gives_the_same() -> None:
     assert read(bytes([octet]) for octet in SESSION) == expected
 
 
-def test_an_end_of_line_behind_a_frame_begins_where_the_frame_ends() -> None:
-    frame, behind = read([b"RECEIPT\nreceipt-id:1\n\n\0\n"])
-    assert behind == Heartbeat(frame.offset + frame.size, 1)
-
-
 @pytest.mark.parametrize(
     ("version", "value", "flagged"),
     [("1.0", "a\\nb\\x", False), ("1.1", "a\nb\\x", True), ("1.2", "a\nb\\x", True)],
@@ -194,13 +189,6 @@ def test_the_version_decides_about_escapes(version: str, value: str, *, flagged:
     (frame,) = frames(items)
     assert frame.headers["k"] == (value if version == "1.0" else f" {value} ")
     assert [flaw.kind for flaw in flaws(items)] == ["bad-escape"] * flagged
-
-
-def test_a_carriage_return_is_escaped_in_1_2_only() -> None:
-    assert one_flaw(b"SEND\nk:a\\rb\n\n\0", version="1.1").kind == "bad-escape"
-    (frame,) = read([b"SEND\nk:a\\rb\n\n\0"])
-    assert isinstance(frame, StompFrame)
-    assert frame.headers == {"k": "a\rb"}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +252,7 @@ def test_a_few_bytes_are_judged_when_the_stream_ends(wire: bytes, kind: str) -> 
     assert (flaw.kind, flaw.raw) == (kind, wire)
 
 
-@pytest.mark.parametrize("left", range(1, 45))
+@pytest.mark.parametrize("left", [1, 3, 8, 20, 38, 44])
 def test_the_end_of_the_stream_inside_a_frame_is_a_cut_that_shows_no_login(left: int) -> None:
     wire = b"CONNECT\nlogin:guest\npasscode:secret\n\nbody of it\0"
     flaw = one_flaw(wire[:left])
@@ -411,28 +399,3 @@ BOMBS = {
 @pytest.mark.parametrize("wire", BOMBS.values(), ids=BOMBS)
 def test_no_more_memory_than_a_few_times_the_largest_head(wire: bytes) -> None:
     assert peak(StompReader(), cut(wire, range(0, len(wire), 4096))) < 5 * LONGEST_HEAD
-
-
-WORDS = (
-    *(b"content-length:", b"\r", b"\n", b"\n\n", b"\0", b"\\", b":", b"5", b"99999999"),
-    *(b"AMQP\0\0\x09\x01", b"GET / "),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_a_minute_of_fuzzing_finds_nothing() -> None:
-    wires = [SESSION]
-
-    @settings(usual, max_examples=300, database=None)
-    @given(parts)
-    def collect(drawn: list[Part]) -> None:
-        wires.append(b"".join(part.wire for part in drawn))
-
-    collect()
-    fuzz(
-        wires,
-        WORDS,
-        lambda chance, wire, chunks: judge(wire, chunks, chance.choice((50, 1_000_000))),
-        test_no_more_memory_than_a_few_times_the_largest_head,
-    )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
-import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from pamqp import commands, frame, heartbeat
 from steadyworker.diagnosis import conversation
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.diagnosis.amqp_client import OPENING, AmqpClient, RawClient, publish
+from tests.diagnosis.test_relay import write_without_end
 from tests.diagnosis.traced import Traced
 
 BODY = b"the body of a message"
@@ -53,7 +53,8 @@ def test_a_clean_connection_has_its_events_and_no_flag(trace: Traced) -> None:
 
     assert trace.flags() == []
     kinds = [event["kind"] for event in trace.events]
-    assert kinds[:2] == ["open", "header"]
+    assert kinds[0] == "open"
+    assert set(kinds[1:3]) == {"connected", "header"}  # the client does not wait for the broker
     assert trace.of("header")[0]["name"] == "AMQP 0-9-1"
     assert trace.of("tuned")[0]["heartbeat"] == 30
     assert names(trace, "client")[-4:] == ["Basic.Qos", "Basic.Consume", "Basic.Ack", "Connection.Close"]
@@ -135,8 +136,9 @@ def test_a_missed_heartbeat(trace: Traced) -> None:
     assert set(trace.flags()) == {"amqp.late-heartbeat"}
 
 
-def test_a_broker_that_is_frozen(vhost: Vhost) -> None:
+def test_a_broker_that_is_frozen_under_load(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy between the trace and the broker is stopped, because other tests need the broker itself."""
+    monkeypatch.setattr(conversation, "STUCK", 2.0)
     login, _, rest = vhost.url.rpartition("@")
     host, _, port = rest.partition("/")[0].rpartition(":")
     command = [sys.executable, "-m", "tests.benchmarks.plain_proxy", host, port]
@@ -145,9 +147,13 @@ def test_a_broker_that_is_frozen(vhost: Vhost) -> None:
             assert proxy.stdout
             to = f"127.0.0.1:{proxy.stdout.readline().strip()}"
             url = f"{login}@{to}/{rest.partition('/')[2]}"
-            with Traced(url) as trace, AmqpClient(trace.through(), heartbeat=1):
+            with Traced(url) as trace, AmqpClient(trace.through(), heartbeat=1) as client:
                 proxy.send_signal(signal.SIGSTOP)
+                writer = threading.Thread(target=write_without_end, args=(client.socket,), daemon=True)
+                writer.start()
                 flag = trace.wait_flag("amqp.broker-silent")
+                trace.wait_flag("amqp.broker-not-reading")
+                assert set(trace.flags()) == {"amqp.broker-silent", "amqp.broker-not-reading"}
         finally:
             proxy.kill()
     assert flag["what"].startswith("The broker sent nothing for ")
@@ -183,33 +189,25 @@ def test_a_second_header_inside_of_a_frame(trace: Traced, client: AmqpClient) ->
     assert trace.flags() == ["amqp.second-header"]
 
 
-def test_a_delivery_tag_that_never_was(trace: Traced, client: AmqpClient) -> None:
-    client.method(commands.Basic.Ack(17))
+@pytest.mark.parametrize(
+    ("no_ack", "tags", "flag", "what"),
+    [
+        (False, [17], "amqp.unknown-delivery-tag", "delivery 17 on channel 1"),
+        (False, [1, 1], "amqp.double-ack", "delivery 1 on channel 1 a second time"),
+        (True, [1], "amqp.unknown-delivery-tag", "no_ack"),
+    ],
+)
+def test_an_ack_that_the_broker_refuses(
+    trace: Traced, client: AmqpClient, tags: list[int], flag: str, what: str, *, no_ack: bool
+) -> None:
+    client.consume(client.queue(BODY), no_ack=no_ack)
+    client.expect(commands.Basic.Deliver)
+    for tag in tags:
+        client.method(commands.Basic.Ack(tag))
     client.expect(commands.Channel.Close)
-
-    flag = trace.wait_flag("amqp.unknown-delivery-tag")
-    assert "delivery 17 on channel 1" in flag["what"]
     trace.wait_kind("method", name="Channel.Close")
-    assert trace.flags() == ["amqp.unknown-delivery-tag"]
-
-
-def test_a_second_ack(trace: Traced, client: AmqpClient) -> None:
-    client.consume(client.queue(BODY))
-    tag = client.expect(commands.Basic.Deliver).delivery_tag
-    client.method(commands.Basic.Ack(tag))
-    client.method(commands.Basic.Ack(tag))
-    client.expect(commands.Channel.Close)
-
-    trace.wait_kind("method", name="Channel.Close")
-    assert trace.flags() == ["amqp.double-ack"]
-
-
-def test_an_ack_of_a_delivery_that_needs_none(trace: Traced, client: AmqpClient) -> None:
-    client.consume(client.queue(BODY), no_ack=True)
-    client.method(commands.Basic.Ack(client.expect(commands.Basic.Deliver).delivery_tag))
-    client.expect(commands.Channel.Close)
-
-    assert "no_ack" in trace.wait_flag("amqp.unknown-delivery-tag")["what"]
+    assert trace.flags() == [flag]
+    assert what in trace.of("flag")[0]["what"]
 
 
 def test_an_ack_on_a_channel_that_is_closed(trace: Traced, client: AmqpClient) -> None:
@@ -268,34 +266,6 @@ def test_a_delivery_that_times_out_on_an_old_broker(rabbitmq_node: Node, trace: 
     assert "406 PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out" in flag["what"]
 
 
-def test_http_on_the_port(trace: Traced) -> None:
-    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: rabbit\r\nAuthorization: Basic c2VjcmV0\r\n\r\n")
-        flag = trace.wait_flag("amqp.http-on-port")
-    assert "HTTP request" in flag["what"]
-    assert "c2VjcmV0" not in json.dumps(trace.events)
-
-
-def test_tls_on_the_port(trace: Traced) -> None:
-    with (
-        socket.create_connection(("127.0.0.1", trace.port), timeout=30) as plain,
-        pytest.raises((ssl.SSLError, ConnectionResetError)),
-    ):
-        ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
-
-    assert "TLS ClientHello" in trace.wait_flag("amqp.tls-on-port")["what"]
-
-
-@pytest.mark.usefixtures("client")
-def test_stomp_on_the_port(trace: Traced) -> None:
-    """The broker closes without a word; an earlier connection has shown what it expects."""
-    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client:
-        client.sendall(b"CONNECT\naccept-version:1.2\nlogin:guest\npasscode:hunter2\n\n\0")
-        trace.wait_flag("amqp.stomp-on-port")
-
-    assert "hunter2" not in json.dumps(trace.events)
-
-
 FROZEN = """
 import sys, pika
 channel = pika.BlockingConnection(pika.URLParameters(sys.argv[1])).channel()
@@ -326,5 +296,6 @@ def test_a_client_that_is_frozen(trace: Traced, client: AmqpClient, monkeypatch:
             pile = trace.wait_flag("amqp.unlimited-prefetch")
             assert pile["evidence"][0]["waiting"] == 300
             assert pile["evidence"][0]["queue"] == queue
+            assert not {"amqp.broker-silent", "amqp.broker-not-reading"} & set(trace.flags())
         finally:
             frozen.kill()

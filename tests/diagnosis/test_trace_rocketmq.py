@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import secrets
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from steadyworker_rocketmq.remoting import RemotingError
 from tests.adapters.remoting_kit import remoting_at
 from tests.brokers.fixtures import had
 from tests.brokers.maven import compiler, java
-from tests.brokers.rocketmq import HALF, OPENED, RocketMQ4, RocketMQ5, RocketMQ45, RocketMQNode, rocketmq_program
+from tests.brokers.rocketmq import HALF, OPENED, RocketMQ4, RocketMQ45, RocketMQNode, rocketmq_program
 from tests.brokers.rocketmq_front import Front
 from tests.brokers.rocketmq_witness import QueueAt
 from tests.diagnosis.log_findings import explained
@@ -133,30 +132,10 @@ def topic(rocketmq4: RocketMQ4) -> Iterator[str]:
     rocketmq4.remove(name)
 
 
-def test_a_newer_broker_refuses_the_retry_too(rocketmq4: RocketMQ4, topic: str, tmp_path: Path) -> None:
-    """A newer client does not send the message again: it keeps it, and fails with it every five seconds."""
-    with traced(rocketmq4) as trace, retried(rocketmq4, trace, topic, TOO_LONG, tmp_path):
-        trace.wait_flag("rocketmq.illegal-retry-topic")
-    assert set(trace.flags()) == {"rocketmq.illegal-retry-topic"}, shown(trace)
-    rocketmq4.delete_group(TOO_LONG)
-
-
 def test_a_retry_of_a_group_with_a_name_that_fits_is_no_flag(rocketmq4: RocketMQ4, topic: str, tmp_path: Path) -> None:
-    is_no_flag(rocketmq4, topic, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_retry_at_a_newer_broker_is_no_flag(rocketmq5: RocketMQ5, tmp_path: Path) -> None:
-    topic = f"traced-{secrets.token_hex(4)}"
-    rocketmq5.make_topic(topic, kind="TRANSACTION")
-    is_no_flag(rocketmq5, topic, tmp_path)
-    rocketmq5.remove(topic)
-
-
-def is_no_flag(node: RocketMQNode, topic: str, home: Path) -> None:
     """A message of a transaction that is retried has no flag, and nothing without a name."""
-    with traced(node) as trace:
-        with retried(node, trace, topic, topic.ljust(120, "x"), home):
+    with traced(rocketmq4) as trace:
+        with retried(rocketmq4, trace, topic, topic.ljust(120, "x"), tmp_path):
             trace.wait_kind("frame", name="SUCCESS", to="CONSUMER_SEND_MSG_BACK")
         trace.wait_kind("close", who="client")
         trace.stop()
@@ -189,20 +168,6 @@ def test_a_broker_that_does_not_reply(rocketmq4: RocketMQ4, topic: str) -> None:
         rocketmq4.thaw()
     assert flag["what"] == ("The client closed the connection, and 1 request of the client had no reply of the broker.")
     assert flag["evidence"][0]["request"] == "SEND_MESSAGE"
-
-
-def test_http_on_the_port(rocketmq4: RocketMQ4) -> None:
-    with Traced(str(rocketmq4.broker_address)) as trace:
-        with remoting_at(rocketmq4) as remoting:  # the trace learns what the broker speaks
-            remoting.ask(Address("127.0.0.1", trace.port), 28, allowed=range(100))
-        with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client, suppress(OSError):
-            client.sendall(b"GET / HTTP/1.1\r\nHost: rocketmq\r\n\r\n")
-            client.recv(100)
-        flag = trace.wait_flag("rocketmq.foreign-bytes")
-    assert flag["evidence"] == [
-        {"field": "length", "number": 1195725856, "hex": "47 45 54 20", "characters": "GET "},
-        {"field": "together", "number": "", "hex": "", "characters": "HTTP request"},
-    ]
 
 
 def shown(trace: Traced) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -117,34 +115,3 @@ def test_a_refused_login(trace: Traced, queue: str) -> None:
         flag = trace.wait_flag("stomp.login-refused")
     assert flag["remedy"].startswith("Compare `login`")
     assert "wr0ng-s3cret" not in json.dumps(trace.events)
-
-
-def test_http_on_the_port(trace: Traced) -> None:
-    with StompClient(trace.through()):
-        pass  # the trace learns what the broker speaks
-    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nHost: activemq\r\n\r\n")
-        client.shutdown(socket.SHUT_WR)
-        trace.wait_flag("stomp.http-on-port")
-
-
-def test_tls_on_the_port(trace: Traced) -> None:
-    with StompClient(trace.through()):
-        pass
-    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as plain:
-        plain.settimeout(1)
-        with suppress(OSError):
-            ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
-    trace.wait_flag("stomp.tls-on-port")
-
-
-@CLASSIC
-def test_amqp_on_the_port(trace: Traced) -> None:
-    """Classic waits for the end of a line, so its only answer is silence."""
-    with StompClient(trace.through()):
-        pass
-    with socket.create_connection(("127.0.0.1", trace.port), timeout=30) as client:
-        client.sendall(b"AMQP\0\0\x09\x01")
-        trace.wait_kind("header")
-    flag = trace.wait_flag("trace.unparsable")
-    assert flag["what"] == "The client speaks AMQP, and the broker, which expects STOMP on this port, gave no answer."

@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -148,7 +148,7 @@ def _relay(
     with _listener(listen) as listener, new_outputs() as outputs:
         wire = Wire(clock.monotonic(), [outputs])
         bound = (listen[0], listener.getsockname()[1])
-        _check_no_loop(bound, target)
+        _check_no_loop(listener, target)
         wire.begin(_instant(clock.wall()), listen=text_of_address(bound), to=text_of_address(to))
         outputs.flush()
         conversations = Conversations(wire, Known.at(to[1]))
@@ -179,27 +179,22 @@ def _check_files(*paths: Path | None) -> None:
         raise click.UsageError("Expected different files with --pcap, --jsonl and --html, got one of them twice.")
 
 
-def _check_no_loop(bound: Address, target: BrokerTarget) -> None:
+def _check_no_loop(listener: socket.socket, target: BrokerTarget) -> None:
     """Refuse a trace that would connect to itself, because one client would cause thousands of connections."""
-    for _, (host, port) in target.addresses:
-        if port != bound[1]:
-            continue
-        everywhere = bound[0] in {"0.0.0.0", "::"} and _is_here(host)  # noqa: S104 - the address is only compared
-        if everywhere or host in {found[4][0] for found in socket.getaddrinfo(*bound, type=socket.SOCK_STREAM)}:
+    own, bound = listener.getsockname()[:2]
+    for family, (host, port) in target.addresses:
+        if port == bound and (host == own or (own in {"0.0.0.0", "::"} and _is_here(family, host))):  # noqa: S104 - the address is only compared
             raise ConfigError(
                 f"Expected the broker's address in --to, got {text_of_address((host, port))}, where the trace itself listens: choose another --listen."
             )
 
 
-def _is_here(host: str) -> bool:
+def _is_here(family: socket.AddressFamily, host: str) -> bool:
     """Return whether an address belongs to this machine."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((host, 0))
-    except OSError:
-        return False
-    return True
+    with socket.socket(family, socket.SOCK_STREAM) as probe, suppress(OSError):
+        probe.bind((host, 0))
+        return True
+    return False
 
 
 def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
