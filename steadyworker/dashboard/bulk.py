@@ -78,7 +78,7 @@ _LATE = 1.0
 
 _log = logging.getLogger(__name__)
 
-_Unsure = tuple[str, JobId, str]
+Unsure = tuple[str, JobId, str]
 """An action, and the id and the uid of a job on which its result is unknown."""
 
 
@@ -154,7 +154,7 @@ class Bulk:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._works: OrderedDict[str, Work] = OrderedDict()
-        self._unsure: set[_Unsure] = set()
+        self.unsure: set[Unsure] = set()
         self._writing = threading.Lock()
         self._unwritten: list[_QueuePart] = []
 
@@ -217,7 +217,7 @@ class Bulk:
             for (namespace, queue), some in queues.items():
                 at = self._queue_of(queue)
                 actions = QueueActions(PageLinks(self._options, self._ledger, namespace), at, order.who)
-                part = _QueuePart(self._ledger, work, order, some, self._unsure, actions)
+                part = _QueuePart(self._ledger, work, order, some, self.unsure, actions)
                 with self._writing:
                     self._unwritten.append(part)
                 error = self._on_queue(part, namespace, at)
@@ -303,7 +303,7 @@ class _QueuePart:
         work: Work,
         order: BulkOrder,
         jobs: Mapping[JobId, ChosenJob],
-        unsure: set[_Unsure],
+        unsure: set[Unsure],
         actions: QueueActions,
     ) -> None:
         self._ledger = ledger
@@ -329,7 +329,7 @@ class _QueuePart:
                 links.check(at)
             error = self._report(links, at).error
             if error is None:
-                self._end_rest()
+                self._end_rest(links, at)
         except SteadyWorkerError as caught:
             return caught
         except Exception:  # noqa: BLE001 - the page goes on
@@ -401,7 +401,7 @@ class _QueuePart:
         keys = done if unknown is None else [unknown.key, *done]
         return self._actions.record(LOGGED.get(order.do, order.do), keys, len(done), detail)
 
-    def _of(self, id: JobId) -> _Unsure:
+    def _of(self, id: JobId) -> Unsure:
         return self._order.do, id, self.rest[id].uid
 
     def _unless(self, id: JobId) -> str:
@@ -459,11 +459,15 @@ class _QueuePart:
     def _replayed(self, replayed: Replayed) -> None:
         self._count(self._ids[replayed.letter.key])
 
-    def _end_rest(self) -> None:
+    def _end_rest(self, links: PageLinks, at: JobQueue) -> None:
         """Judge the jobs for which there was no letter: an attempt before a lost connection has done them, they have changed, or they have none."""
         for id in list(self.rest):
             last = self._ledger.last_round(id.namespace, id.queue, id.key)
             if self._of(id) in self._unsure and (last is None if self._order.do == "drop" else last == id.round + 1):
+                self._count(id)
+            elif self._of(id) in self._unsure and self._order.do == "drop" and not self._has_changed(id):
+                # An earlier attempt has removed the letter, and lost the ledger before it deleted the record.
+                LetterActions(links, at, self._order.who, logs=False).opened().forget(id)
                 self._count(id)
             elif self._has_changed(id):
                 self._skip(id)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from steadyworker.actions.jobs import JobActions, needs_no_message
 from steadyworker.actions.letters import LetterActions
 from steadyworker.actions.queues import PauseActions
-from steadyworker.actions.report import ActionReport, QueueActions, Unless
+from steadyworker.actions.report import ActionReport, Handled, QueueActions, Unless
 from steadyworker.actions.workers import WorkerActions
 from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.clock import Clock
@@ -161,12 +161,16 @@ class Doing:
             if wanted.do in NEEDS_BROKER:
                 links.check(at)
             begun: list[JobId] = []
+            unsure = wanted.do, id, row.uid
             try:
-                report = _on_one(links, at, visitor, wanted, id, delay, begun)
+                report = _on_one(links, at, visitor, wanted, id, delay, begun, unsure=unsure in self.bulk.unsure)
             except SteadyWorkerError as error:
                 report = ActionReport(1, (), error)
         may_be_done = begun and not report.changed and isinstance(report.error, _UNKNOWN)
+        if report.changed:
+            self.bulk.unsure.discard(unsure)
         if may_be_done and wanted.do in NEEDS_BROKER:
+            self.bulk.unsure.add(unsure)
             unlogged = self._log_unknown(wanted, visitor, str(report.error))
             text = f"{str(report.error).removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
             return ActionResult(
@@ -253,9 +257,17 @@ def _delay(do: str, wanted: AskedAction) -> float:
 
 
 def _on_one(
-    links: PageLinks, at: JobQueue, visitor: Visitor, wanted: AskedAction, id: JobId, delay: float, begun: list[JobId]
+    links: PageLinks,
+    at: JobQueue,
+    visitor: Visitor,
+    wanted: AskedAction,
+    id: JobId,
+    delay: float,
+    begun: list[JobId],
+    *,
+    unsure: bool,
 ) -> ActionReport:
-    """Act on one job, and put it into `begun` directly before its first change."""
+    """Act on one job, and put it into `begun` directly before its first change; `unsure` if an earlier result is unknown."""
 
     def unless(id: JobId) -> str:
         begun.append(id)
@@ -272,12 +284,21 @@ def _on_one(
         case "reschedule":
             return actions.reschedule([id], delay, unless=unless)
         case _:
-            return _on_letter(LetterActions(links, at, visitor.who), wanted.do, id, delay, unless)
+            return _on_letter(LetterActions(links, at, visitor.who), wanted.do, id, delay, unless, unsure=unsure)
 
 
-def _on_letter(actions: LetterActions, do: str, id: JobId, delay: float, unless: Unless) -> ActionReport:
+def _on_letter(
+    actions: LetterActions, do: str, id: JobId, delay: float, unless: Unless, *, unsure: bool
+) -> ActionReport:
     """Replay or drop the dead letter of a job, and no other letter with its key."""
     letters, rounds = actions.opened(), {id.key: id.round}
+    if do == "drop" and unsure:
+        report = actions.drop(letters, rounds=rounds, gone=True, unless=unless)
+        if report.handled or report.error is not None:
+            return report
+        unless(id)
+        letters.forget(id)  # the earlier drop has removed the letter
+        return ActionReport(1, (Handled(id.key),), unlogged=actions.record(do, [id.key], 1))
     if do == "drop":
         return actions.drop(letters, [id.key], rounds=rounds, unless=unless)
     return actions.replay(letters, [id.key], rounds=rounds, from_start=do == "restart", delay=delay, unless=unless)

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from steadyworker.clock import Times
 from steadyworker.dashboard.exported import ExportFacts, export_facts
-from steadyworker.dashboard.job_line import JobLine, job_line, reason_text, why_text
+from steadyworker.dashboard.job_line import JobLine, job_line, why_text
 from steadyworker.dashboard.notices import need_text
 from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
 from steadyworker.dashboard.queues import broker_text
@@ -22,7 +22,7 @@ from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, St
 from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Action, Attempt, LinkEvent
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted, liveness
-from steadyworker.ledger.need_words import START_ONE, owner_clause, remedy_clause, sentence
+from steadyworker.ledger.need_words import START_ONE, owner_clause, reason_text, remedy_clause, sentence
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -198,7 +198,7 @@ def _letter(row: Row, ledger: Ledger) -> DeadLetterLine | None:
     """Return the dead letter of a round; None if the round has none."""
     if row.state is not State.DEAD and not (row.state is State.MOVING and row.target is Moving.DEAD):
         return None
-    reason = redact(reason_text(row)) or "no reason is recorded"
+    reason = redact(reason_text(row.reason, row.counters.attempts)) or "no reason is recorded"
     return DeadLetterLine(
         row.id.round, row.ended_at, reason, row.state is State.DEAD, ledger.message(row.id) is not None
     )
@@ -390,7 +390,10 @@ def _run_blocks(
         ]
         because, semicolon, more = attempt.because.partition(";")
         error = ": ".join(part for part in (attempt.error_class, attempt.error_text) if part)
-        reasons = [attempt.reason, "" if (attempt.error_text or attempt.error_class) in attempt.reason else error]
+        reasons = [
+            reason_text(attempt.reason),
+            "" if (attempt.error_text or attempt.error_class) in attempt.reason else error,
+        ]
         blocks.append(
             StoryBlock(
                 attempt.started_at,

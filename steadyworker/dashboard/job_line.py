@@ -11,13 +11,10 @@ from steadyworker.dashboard.estimates import left_text, rate_text
 from steadyworker.ledger.base import Progress, Row, State
 from steadyworker.ledger.facts import MOST_ATTEMPTS
 from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Liveness, Need, OwnerNow
-from steadyworker.ledger.lost import OVERDUE
+from steadyworker.ledger.need_words import cause_text, late_clause
 from steadyworker.ledger.story_words import BECAUSE
 from steadyworker.text.redaction import redact
 from steadyworker.units import amount, count_text, span
-
-EXHAUSTED = "exhausted"
-"""The reason of a job that failed `max_attempts` times, as the decision on a run writes it."""
 
 FEW_STEPS, SOON = 5, 60.0
 """A run without progress may hang after so many of its usual steps, but not before these seconds."""
@@ -166,26 +163,14 @@ def owner_text(owner: OwnerNow) -> str:
 def why_text(job: ListedJob) -> str:
     """Return the reason of the job's state: a cancel, the due time, and the last error."""
     row, orphan = job.row, job.orphan
-    error = ": ".join(part for part in (row.error_class, row.error_text) if part)
-    reason = reason_text(row)
-    if (row.error_text or row.error_class) not in row.reason:
-        reason = f"{reason}{': ' if row.reason == EXHAUSTED else '; ' if reason else ''}{error}"
     parts = [
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
-        f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
+        late_clause(job),
         f"no message came for {span(orphan.unseen_for)}" if orphan is not None else "",
-        reason,
+        cause_text(row),
     ]
     return redact("; ".join(dict.fromkeys(part for part in parts if part)))
-
-
-def reason_text(row: Row) -> str:
-    """Return the reason of a job's state; after its last attempt, that it was given up."""
-    if row.reason != EXHAUSTED:
-        return row.reason
-    attempts = row.counters.attempts
-    return f"gave up after {count_text(attempts, 'failure')}" if attempts else "gave up"
 
 
 def _state(job: ListedJob) -> tuple[str, str]:

@@ -259,7 +259,7 @@ def test_a_replay_can_be_delayed(command: Command, queues: Queues) -> None:
 def test_chosen_letters_are_dropped(command: Command, queues: Queues) -> None:
     queues.dead("k-1")
     assert command("dead", "drop", "exports", "--reason", "exhausted").exit_code == 64
-    done = command("dead", "drop", "exports", "--reason", "exhausted", "--yes")
+    done = command("dead", "drop", "exports", "--reason", "gave up after", "--yes")
     assert (done.stdout, done.stderr) == ("k-1: dropped\n", "1 dead letter dropped.\n")
     assert [action.what for action in logged(queues)] == ["drop"]
 

@@ -125,7 +125,7 @@ retrying               retrying                        –  due in 1 h 57 min; V
 scheduled              scheduled                       –  due in 1 h 57 min; sn…
 cancelled              cancelled                     0 s  cancelled: wrong month
 done                   done                          0 s
-old-dead               dead                          0 s  exhausted; ValueError
+old-dead               dead                          0 s  gave up after 5 failu…
 """
 SCREEN_140 = """\
 KEY                     STATE        ATTEMPTS  PROGRESS             LIMIT       STARTED     ELAPSED  WHY
@@ -138,7 +138,7 @@ retrying                retrying            2                           –     
 scheduled               scheduled           0                           –         22:13           –  due in 1 h 57 min; snoozed for 2 h
 cancelled               cancelled           0                           –         22:13         0 s  cancelled: wrong month
 done                    done                0                           –         22:13         0 s
-old-dead                dead                5                           –  14 Nov 22:13         0 s  exhausted; ValueError
+old-dead                dead                5                           –  14 Nov 22:13         0 s  gave up after 5 failures: ValueError
 """
 
 

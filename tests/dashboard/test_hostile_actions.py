@@ -220,6 +220,63 @@ def test_after_an_outage_an_action_on_many_jobs_checks_the_broker_again(
     assert "got 'another-broker'" in text
 
 
+@contextmanager
+def a_ledger_that_forgets_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The ledger goes away between the removal of a letter and the end of its record."""
+
+    def cut(self: DeadJobs, letter: DeadLetter) -> None:
+        raise LedgerUnavailable("Expected an answer, got none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadJobs, "forget", cut)
+        yield
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["message kept", "message not kept"])
+def test_the_next_drop_deletes_the_record_that_a_drop_without_ledger_has_left(
+    site: Site, queues: Queues, monkeypatch: pytest.MonkeyPatch, *, keep: bool
+) -> None:
+    queues.dead("k-1", keep=keep)
+    path = site.job_path("k-1")
+    with a_ledger_that_forgets_nothing(monkeypatch):
+        why = "Expected an answer, got none"
+        assert site.do(path, "drop") == f"{why}. k-1 may be dropped: a next attempt is safe."
+    assert (letters(site), jobs(site, State.DEAD)) == ([], [("k-1", 0)])
+    assert site.do(path, "drop") == "k-1 is dropped: its dead letter and its record are deleted."
+    assert jobs(site, State.DEAD) == []
+    assert [(what, keys, detail) for _, what, _, keys, detail in site.log()] == [
+        ("drop", ("k-1",), ""),
+        ("drop", ("k-1",), f"result unknown: {why}"),
+    ]
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["message kept", "message not kept"])
+def test_the_next_drop_of_many_deletes_the_records_that_a_drop_without_ledger_has_left(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, *, keep: bool
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.bulk.WAITS", ())
+    queues.dead("k-1", keep=keep)
+    where = site.choose("/choose?state=dead")
+    with a_ledger_that_forgets_nothing(monkeypatch):
+        assert "k-1 may be dropped" in many(site, where, "drop", eventually)
+    assert (letters(site), jobs(site, State.DEAD)) == ([], [("k-1", 0)])
+    assert many(site, where, "drop", eventually) == "1 of 1 job dropped."
+    assert jobs(site, State.DEAD) == []
+
+
+def test_a_drop_of_a_job_whose_letter_is_gone_names_this(site: Site, queues: Queues) -> None:
+    """Nothing shows that its letter was removed, and it can be elsewhere; so its record stays."""
+    queues.dead("k-1", keep=False)
+    with Connections(site.options) as links:
+        found: DeadLetterQueue = LetterActions(links, job_queue("exports", site.options)).opened()
+        with found._open_letters() as held:
+            for delivery in held:
+                held.drop(delivery)
+    said = site.do(site.job_path("k-1"), "drop")
+    assert said.endswith("the job is dead, but its letter is gone, and the ledger has no copy of its message.")
+    assert jobs(site, State.DEAD) == [("k-1", 0)]
+
+
 def test_a_drop_whose_result_is_unknown_leaves_a_new_job_of_the_same_key(
     site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
