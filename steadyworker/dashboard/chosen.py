@@ -19,6 +19,7 @@ from msgspec import Struct
 from steadyworker.dashboard.failures import bounds, failed_at, kind_of, own_frame
 from steadyworker.ledger.base import JobFilter, JobId, Ledger, Row, State
 from steadyworker.ledger.listing import STATES
+from steadyworker.ledger.lost import OVERDUE
 from steadyworker.outcome import JobState
 from steadyworker.text.redaction import redact
 
@@ -149,7 +150,16 @@ def actions_on(row: Row, *, waits: bool) -> Sequence[str]:
         return ()
     if row.cancel_reason is not None:
         return ("undo",) if row.job_state is not JobState.RUNNING else ()
-    return ("cancel", *(("retry",) if waits else ()), *(("reschedule",) if waits and row.state is State.MOVED else ()))
+    return (
+        "cancel",
+        *(("retry",) if waits and not _is_due(row) else ()),
+        *(("reschedule",) if waits and row.state is State.MOVED else ()),
+    )
+
+
+def _is_due(row: Row) -> bool:
+    """Return whether a job waits for no time, but for a slot: its message came back in time, so a retry changes nothing."""
+    return row.state is State.MOVED and not row.due_in and row.late_by <= OVERDUE
 
 
 def seen_of_job(do: str, row: Row) -> str:

@@ -35,6 +35,7 @@ from steadyworker.dashboard.forms import (
     Seals,
     seen_of_pause,
 )
+from steadyworker.dashboard.queues import busy_text
 from steadyworker.errors import LedgerUnavailable, PublishFailed, SteadyWorkerError, Unsettled, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
@@ -176,7 +177,7 @@ class Doing:
             return ActionResult(
                 "error", redact(f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
             )
-        return _result(wanted.do, row, report, delay)
+        return _result(wanted.do, row, report, delay, busy_text(self._ledger, id) if wanted.do == "retry" else "")
 
     def _log_unknown(self, wanted: AskedAction, visitor: Visitor, why: str) -> str:
         """Log an action on one job whose result is unknown; return why that was not possible."""
@@ -304,8 +305,8 @@ def _on_letter(
     return actions.replay(letters, [id.key], rounds=rounds, from_start=do == "restart", delay=delay, unless=unless)
 
 
-def _result(do: str, row: Row, report: ActionReport, delay: float) -> ActionResult:
-    """Return the result of an action on one job."""
+def _result(do: str, row: Row, report: ActionReport, delay: float, busy: str) -> ActionResult:
+    """Return the result of an action on one job; `busy` is the text of `busy_text`."""
     if report.error is not None:
         return ActionResult("error", redact(str(report.error)))
     if not report.handled:
@@ -322,7 +323,7 @@ def _result(do: str, row: Row, report: ActionReport, delay: float) -> ActionResu
         case "undo":
             text = f"{key} is no longer cancelled: it runs when its message arrives."
         case "retry":
-            text = f"{key} ({handled.before}) is due now: it runs with the next free slot."
+            text = f"{key} ({handled.before}) is due now: it runs with the next free slot{f'; {busy}' if busy else ''}."
         case "replay" | "restart":
             text = f"{key} is in {row.id.queue} again, in its next round{f', due in {span(delay)}' if delay else ''}."
         case "drop":

@@ -16,7 +16,7 @@ from steadyworker.dashboard.exported import ExportFacts, export_facts
 from steadyworker.dashboard.job_line import JobLine, job_line, why_text
 from steadyworker.dashboard.notices import need_text
 from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
-from steadyworker.dashboard.queues import broker_text
+from steadyworker.dashboard.queues import broker_text, busy_text
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
 from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Action, Attempt, LinkEvent
@@ -174,7 +174,7 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
         line,
         sentence_of(job, line, now),
         need,
-        "" if need else hint_of(job, line, consumed=_consumed(job, ledger)),
+        "" if need else hint_of(job, line, consumed=_consumed(job, ledger), busy=busy_text(ledger, row.id)),
         f"{line.progress}, {span(line.silent)} ago" if line.progress and line.silent is not None else "",
         _facts(job, line, headers or ()),
         [("first seen", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
@@ -248,13 +248,13 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
     return f"{text.removesuffix('.')}."
 
 
-def hint_of(job: ListedJob, line: JobLine, *, consumed: bool) -> str:
-    """Return whether a job that needs no person makes progress, and what a person can do."""
+def hint_of(job: ListedJob, line: JobLine, *, consumed: bool, busy: str = "") -> str:
+    """Return whether a job that needs no person makes progress, and what a person can do; `busy` is the text of `busy_text`."""
     row = job.row
     queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     if row.job_state is JobState.RUNNING:
         return _running_hint(job, line, f"{queue} {key}")
-    text = ""
+    text, more = "", f"; {busy}" if busy else ""
     if row.job_state in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
         if job.pause is not None:
             text = f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
@@ -262,12 +262,12 @@ def hint_of(job: ListedJob, line: JobLine, *, consumed: bool) -> str:
             text = f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
         elif row.job_state is JobState.INTERRUPTED:
             begin = "from its last checkpoint" if row.checkpoint is not None else "from the start"
-            text = f"A worker process of its queue runs it with the next free slot, {begin}."
+            text = f"A worker process of its queue runs it with the next free slot, {begin}{more}."
         elif row.due_in:
             now = f"`steadyworker retry {queue} {key}` makes it due now"
             text = f"A worker process of its queue runs it at that time. {now}."
         else:
-            text = "It is due now: a worker process of its queue runs it with the next free slot."
+            text = f"It is due now: a worker process of its queue runs it with the next free slot{more}."
     return text
 
 

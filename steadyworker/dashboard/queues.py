@@ -13,7 +13,7 @@ from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
 from steadyworker.dashboard.notices import Notice, queue_notices
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.base import JobId, Ledger
 from steadyworker.ledger.facts import Minute, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.listing import Liveness, liveness
@@ -106,9 +106,18 @@ def _slots_of(reports: Sequence[QueueReport]) -> tuple[int, int] | None:
     return (sum(each.slots for each in reports), sum(each.busy for each in reports)) if reports else None
 
 
+def busy_text(ledger: Ledger, id: JobId) -> str:
+    """Return that all slots of a job's queue are busy, as its living worker processes report; otherwise an empty text."""
+    return _busy(_slots_of(_reports(ledger).get(registered_name(id.namespace, id.queue), [])))
+
+
 def _full(queue: QueueNow, slots: tuple[int, int] | None) -> str:
     """Return that all slots of a queue with ready messages are busy; otherwise an empty text."""
-    if not queue.depth.ready or queue.pause is not None or slots is None or slots[1] < slots[0] or not slots[0]:
+    return _busy(slots) if queue.depth.ready and queue.pause is None else ""
+
+
+def _busy(slots: tuple[int, int] | None) -> str:
+    if slots is None or slots[1] < slots[0] or not slots[0]:
         return ""
     return "its only slot is busy" if slots[0] == 1 else f"all its {slots[0]:,} slots are busy"
 

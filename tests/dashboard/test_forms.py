@@ -180,6 +180,24 @@ def test_a_job_that_waits_for_a_retry_runs_now(site: Site, queues: Queues) -> No
     assert delivery.headers["sw-hop"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("slots", "busy"), [((2, 1), ""), ((1, 1), "; its only slot is busy"), ((3, 3), "; all its 3 slots are busy")]
+)
+@ONE
+def test_a_retry_without_a_free_slot_names_what_it_waits_for(
+    site: Site, queues: Queues, slots: tuple[int, int], busy: str
+) -> None:
+    queues.job("k-1", wait_for_retry(3600.0))
+    name = registered_name(site.namespace, "exports")
+    report = OwnerReport(7, "1", 0.0, "running", ready=True, queues={name: QueueReport(*slots, 60.0, connected=True)})
+    site.ledger.register("host/boot/2", "host", [name], report)
+    path = site.job_path("k-1")
+    assert site.do(path, "retry") == f"k-1 (retrying) is due now: it runs with the next free slot{busy}."
+    page = site.get(path).text
+    assert f"It is due now: a worker process of its queue runs it with the next free slot{busy}." in page
+    assert "Retry now" not in page
+
+
 def test_a_retry_gets_a_new_time(site: Site, queues: Queues) -> None:
     queues.job("k-1", wait_for_retry(60.0))
     path = site.job_path("k-1")

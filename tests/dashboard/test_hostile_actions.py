@@ -19,6 +19,7 @@ from steadyworker.backends import connections
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.backends.opening import namespace_of, open_ledger
 from steadyworker.config.resolve import Options, load
+from steadyworker.dashboard import app
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.bulk import BulkOrder
 from steadyworker.delivery import KEY, Delivery
@@ -32,7 +33,7 @@ from tests.cli.kit import BODY, Queues
 from tests.cli.test_retry import interrupt
 from tests.conftest import Eventually
 from tests.dashboard.kit import request
-from tests.dashboard.test_forms import Site, doing_of, ended, many, queues, register, site
+from tests.dashboard.test_forms import ONE, Site, doing_of, ended, many, queues, register, site
 from tests.support.ledgers import make_ledger
 
 __all__ = ["queues", "site"]
@@ -175,6 +176,20 @@ def test_an_action_uses_the_dead_letter_queue_of_the_worker(
             many(site, site.choose("/choose?state=dead"), do, eventually)
         else:
             site.do(site.job_path("k-1"), do)
+    assert letters_of(options, Exports) == []
+
+
+@ONE
+def test_an_action_of_a_mounted_page_uses_the_dead_letter_queue_of_the_worker(
+    options: Options, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.cli.kit._EXPORTS", job_queue(Exports, options))
+    queues.dead("k-1")
+    with closing(open_ledger(options)) as ledger:
+        site = Site(options, ledger)
+        settings: dict[str, Any] = {"ledger": options.ledger, "broker": options.broker, "behind_login": True}
+        site.app = app(**settings, allow_actions=True, workers=[Exports])
+        assert site.do(site.job_path("k-1"), "drop") == "k-1 is dropped: its dead letter and its record are deleted."
     assert letters_of(options, Exports) == []
 
 
