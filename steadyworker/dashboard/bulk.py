@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 from typing_extensions import override
 
-from steadyworker.actions.deadletters import Replayed
+from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
 from steadyworker.actions.jobs import JobActions
 from steadyworker.actions.letters import LetterActions
 from steadyworker.actions.report import ActionReport, Handled, QueueActions
@@ -156,7 +156,7 @@ class Bulk:
         self._works: OrderedDict[str, Work] = OrderedDict()
         self.unsure: set[Unsure] = set()
         self._writing = threading.Lock()
-        self._unwritten: list[_QueuePart] = []
+        self._unwritten: list[JobsPart] = []
 
     def begin(self, order: BulkOrder, choice: Choice) -> Work | None:
         """
@@ -217,7 +217,7 @@ class Bulk:
             for (namespace, queue), some in queues.items():
                 at = self._queue_of(queue)
                 actions = QueueActions(PageLinks(self._options, self._ledger, namespace), at, order.who)
-                part = _QueuePart(self._ledger, work, order, some, self.unsure, actions)
+                part = JobsPart(self._ledger, work, order, some, self.unsure, actions)
                 with self._writing:
                     self._unwritten.append(part)
                 error = self._on_queue(part, namespace, at)
@@ -273,7 +273,7 @@ class Bulk:
                 self._unwritten.pop(0)
         return ""
 
-    def _on_queue(self, part: _QueuePart, namespace: str, at: JobQueue) -> SteadyWorkerError | None:
+    def _on_queue(self, part: JobsPart, namespace: str, at: JobQueue) -> SteadyWorkerError | None:
         """Act on the jobs of one queue, and try again while broker or ledger are away; return what ended this early."""
         tries = 0
         while True:
@@ -294,8 +294,12 @@ class Bulk:
                 return error
 
 
-class _QueuePart:
-    """The part of an action that concerns one queue: the jobs that are left, and those that an earlier error left `unsure`."""
+class JobsPart:
+    """
+    The part of an action that concerns one queue: the jobs that are left, and those that an earlier error left `unsure`.
+
+    With `one`, it is an action on one job; `last` is then how the job was handled.
+    """
 
     def __init__(
         self,
@@ -305,7 +309,12 @@ class _QueuePart:
         jobs: Mapping[JobId, ChosenJob],
         unsure: set[Unsure],
         actions: QueueActions,
+        *,
+        one: bool = False,
     ) -> None:
+        self._one = one
+        self.last: Handled | None = None
+        self._letters: DeadLetterQueue | None = None
         self._ledger = ledger
         self._work = work
         self._order = order
@@ -313,7 +322,7 @@ class _QueuePart:
         self._present: JobId | None = None
         self._unsure = unsure
         self._actions = actions
-        self._unknown: JobId | None = None
+        self.unknown: JobId | None = None
         self.why = ""
         self.ended_at: float | None = None
         self._done: list[str] = []
@@ -329,7 +338,7 @@ class _QueuePart:
                 links.check(at)
             error = self._report(links, at).error
             if error is None:
-                self._end_rest(links, at)
+                self._end_rest()
         except SteadyWorkerError as caught:
             return caught
         except Exception:  # noqa: BLE001 - the page goes on
@@ -340,17 +349,22 @@ class _QueuePart:
         do, order = self._order.do, self._order
         if do in _ON_LETTERS:
             letters = LetterActions(links, at, order.who, logs=False)
+            self._letters = letters.opened()
             rounds = {id.key: id.round for id in self.rest}
+            # With its key, a letter is read without the bodies of others, and a missing letter is an error.
+            keys = list(rounds) if self._one and not any(self._of(id) in self._unsure for id in self.rest) else None
             if do == "drop":
                 return letters.drop(
-                    letters.opened(),
+                    self._letters,
+                    keys,
                     rounds=rounds,
                     gone=True,
                     each=lambda letter: self._count(self._ids[letter.key]),
                     unless=self._unless,
                 )
             return letters.replay(
-                letters.opened(),
+                self._letters,
+                keys,
                 rounds=rounds,
                 gone=True,
                 from_start=do == "restart",
@@ -373,8 +387,8 @@ class _QueuePart:
         """Keep that the result of the job under way is unknown, so that each later attempt handles it again."""
         if self._present is not None:
             self._unsure.add(self._of(self._present))
-            self._unknown, self._present = self._present, None
-            self._work.unknown = self._unknown.key
+            self.unknown, self._present = self._present, None
+            self._work.unknown = self.unknown.key
 
     def note(self, error: SteadyWorkerError, seconds: float) -> None:
         """Note why the action waits, and how long."""
@@ -383,18 +397,18 @@ class _QueuePart:
     def record(self, now: float) -> str:
         """Write how far this came to the log of actions; return why it could not be written, or an empty text."""
         order, done = self._order, list(self._done)
-        unknown = self._present or self._unknown
+        unknown = self._present or self.unknown
         late = 0.0 if self.ended_at is None else now - self.ended_at
         details = (
             order.reason if order.do == "cancel" else "",
             f"in {order.delay:g} s" if order.delay else "",
             "from the start" if order.do == "restart" else "",
-            f"{len(done):,} of {count_text(self._number, 'job')}" if len(done) < self._number else "",
+            f"{len(done):,} of {count_text(self._number, 'job')}" if len(done) < self._number and not self._one else "",
             f"{self._skipped:,} had changed" if self._skipped else "",
             f"{self._failed:,} could not change" if self._failed else "",
-            f"result unknown: {unknown.key}" if unknown is not None else "",
+            f"result unknown: {self.why if self._one else unknown.key}" if unknown is not None else "",
             self._work.stop if self._work.stop != self.why else "",
-            self.why,
+            "" if self._one else self.why,
             f"written {span(late)} later" if late > _LATE else "",
         )
         detail = "; ".join(text for text in details if text)
@@ -442,8 +456,8 @@ class _QueuePart:
         self._unsure.discard(self._of(id))
         del self.rest[id]
         self._present = None
-        if self._unknown == id:
-            self._unknown, self._work.unknown = None, ""
+        if self.unknown == id:
+            self.unknown, self._work.unknown = None, ""
         self._done.append(id.key)
         self._work.done += 1
 
@@ -451,6 +465,7 @@ class _QueuePart:
         id = self._ids[handled.key]
         if handled.problem == _CHANGED:
             return
+        self.last = handled
         if handled.problem:
             self._fail(id, handled.problem)
         else:
@@ -459,7 +474,7 @@ class _QueuePart:
     def _replayed(self, replayed: Replayed) -> None:
         self._count(self._ids[replayed.letter.key])
 
-    def _end_rest(self, links: PageLinks, at: JobQueue) -> None:
+    def _end_rest(self) -> None:
         """Judge the jobs for which there was no letter: an attempt before a lost connection has done them, they have changed, or they have none."""
         for id in list(self.rest):
             last = self._ledger.last_round(id.namespace, id.queue, id.key)
@@ -467,7 +482,8 @@ class _QueuePart:
                 self._count(id)
             elif self._of(id) in self._unsure and self._order.do == "drop" and not self._has_changed(id):
                 # An earlier attempt has removed the letter, and lost the ledger before it deleted the record.
-                LetterActions(links, at, self._order.who, logs=False).opened().forget(id)
+                assert self._letters is not None
+                self._letters.forget(id)
                 self._count(id)
             elif self._has_changed(id):
                 self._skip(id)

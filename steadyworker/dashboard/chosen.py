@@ -117,17 +117,7 @@ class Choices:
     def choose(self, ledger: Ledger, now: float, wanted: Filter, waits: Callable[[Row], bool]) -> Choice:
         """Read and keep the jobs that fit; a job `waits` if a retry can send its message again."""
         rows = list(islice(_fitting(ledger, now, wanted), MOST_CHOSEN + 1))
-        jobs = [
-            ChosenJob(
-                row.id,
-                row.uid,
-                row.job_state,
-                actions_on(row, waits=waits(row)),
-                seen_of_job("cancel", row),
-                seen_of_job("replay", row),
-            )
-            for row in rows[:MOST_CHOSEN]
-        ]
+        jobs = [chosen_job(row, waits=waits(row)) for row in rows[:MOST_CHOSEN]]
         choice = Choice(secrets.token_urlsafe(9), wanted, now, jobs, len(rows) > MOST_CHOSEN)
         with self._lock:
             self._kept[choice.name] = choice
@@ -140,6 +130,12 @@ class Choices:
         """Return the choice of this name; None if it was never made, or is no longer kept."""
         with self._lock:
             return self._kept.get(name)
+
+
+def chosen_job(row: Row, *, waits: bool) -> ChosenJob:
+    """Return the job of a row, as a person sees it now; it `waits` if a retry can send its message again."""
+    marked, seen = seen_of_job("cancel", row), seen_of_job("replay", row)
+    return ChosenJob(row.id, row.uid, row.job_state, actions_on(row, waits=waits), marked, seen)
 
 
 def actions_on(row: Row, *, waits: bool) -> Sequence[str]:

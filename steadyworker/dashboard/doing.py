@@ -12,17 +12,16 @@ import threading
 import traceback
 from collections.abc import Mapping
 
-from steadyworker.actions.jobs import JobActions, needs_no_message
-from steadyworker.actions.letters import LetterActions
+from steadyworker.actions.jobs import needs_no_message
 from steadyworker.actions.queues import PauseActions
-from steadyworker.actions.report import ActionReport, Handled, QueueActions, Unless
+from steadyworker.actions.report import Handled, QueueActions
 from steadyworker.actions.workers import WorkerActions
 from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
-from steadyworker.dashboard.bulk import DONE, LAST_JOB, LOGGED, NEEDS_BROKER, Bulk, BulkOrder, PageLinks
-from steadyworker.dashboard.chosen import Choice, Choices, Filter, seen_of_job
+from steadyworker.dashboard.bulk import DONE, LAST_JOB, NEEDS_BROKER, Bulk, BulkOrder, JobsPart, PageLinks, Work
+from steadyworker.dashboard.chosen import Choice, Choices, Filter, chosen_job, seen_of_job
 from steadyworker.dashboard.forms import (
     ACTING,
     MOST_UNTYPED,
@@ -36,7 +35,7 @@ from steadyworker.dashboard.forms import (
     seen_of_pause,
 )
 from steadyworker.dashboard.queues import busy_text
-from steadyworker.errors import LedgerUnavailable, PublishFailed, SteadyWorkerError, Unsettled, delay_in_seconds
+from steadyworker.errors import SteadyWorkerError, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -51,7 +50,6 @@ _CHANGED = (
 _BEGINS_WITHIN = 5.0
 """The longest time, in seconds, in which an action waits for others; then the request has ended, and the action never begins."""
 
-_UNKNOWN = (LedgerUnavailable, PublishFailed, Unsettled)
 _GOES_ON = ActionResult("", "This goes on, because the broker or the ledger responds slowly. The result appears here.")
 _BUSY = ActionResult("error", "Nothing was done: another action on many jobs goes on. Wait for its end.")
 _NOT_BEGUN = ActionResult("error", "Nothing was done, because other actions take long. Use the form again.")
@@ -68,7 +66,7 @@ class Doing:
         self.seals = Seals()
         self._named = named
         self._turns = threading.Semaphore(ACTING)  # a thread keeps its turn when its request ends before it
-        self._under_way: dict[str, tuple[AskedAction, Visitor]] = {}
+        self._under_way: dict[str, JobsPart] = {}
         self.bulk = Bulk(options, ledger, clock, self._queue_of)
 
     def waits(self, row: Row) -> bool:
@@ -104,20 +102,19 @@ class Doing:
         self.bulk.close()
         for _ in range(ACTING):
             self._turns.acquire(timeout=max(0.0, until - self._clock.monotonic()))
-        for wanted, visitor in list(self._under_way.values()):
-            if wanted.do in OF_A_JOB:
-                self._log_unknown(wanted, visitor, "stopped with the page's process")
+        for part in list(self._under_way.values()):
+            part.why = "stopped with the page's process"
+            part.record(self._clock.wall())
 
     def _act(self, wanted: AskedAction, visitor: Visitor, name: str, where: str) -> str:
         if not self.seals.keep_first(name, _GOES_ON):
             return where
-        self._under_way[name] = wanted, visitor
         result: ActionResult | None
         try:
             if wanted.do in OF_MANY:
                 result, where = self._on_many(wanted, visitor, where)
             else:
-                result = self._done(wanted, visitor)
+                result = self._done(wanted, visitor, name)
         except SteadyWorkerError as error:
             result = ActionResult("error", redact(f"{error}"))
         except Exception:  # noqa: BLE001 - one action fails, and the page goes on
@@ -133,9 +130,9 @@ class Doing:
         self.seals.keep_first(name, _NOT_BEGUN)
         return f"{wanted.path}?did={name}"
 
-    def _done(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
+    def _done(self, wanted: AskedAction, visitor: Visitor, name: str) -> ActionResult:
         if wanted.do in OF_A_JOB:
-            return self._on_job(wanted, visitor)
+            return self._on_job(wanted, visitor, name)
         if wanted.do == STOP:
             return self._stop(wanted, visitor)
         return self._on_queue(wanted, visitor) if wanted.do in OF_A_QUEUE else self._on_worker(wanted, visitor)
@@ -146,7 +143,7 @@ class Doing:
     def _use(self, wanted: AskedAction, seen: str, visitor: Visitor) -> bool:
         return self.seals.use(wanted.seal, wanted.do, wanted.on, seen, visitor.name)
 
-    def _on_job(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
+    def _on_job(self, wanted: AskedAction, visitor: Visitor, name: str) -> ActionResult:
         namespace, queue, key = wanted.names
         try:
             delay = _delay(wanted.do, wanted)
@@ -157,34 +154,28 @@ class Doing:
         row = self._ledger.read(id)
         if row is None or not self._use(wanted, seen_of_job(wanted.do, row), visitor):
             return ActionResult("error", _CHANGED)
+        work = Work("", wanted.do, visitor.who, "", 1, self._clock.wall())
+        order, job = BulkOrder(wanted.do, wanted.reason or _NO_REASON, delay, visitor.who), chosen_job(row, waits=True)
         with PageLinks(self._options, self._ledger, namespace) as links:
             at = self._queue_of(queue)
-            if wanted.do in NEEDS_BROKER:
-                links.check(at)
-            begun: list[JobId] = []
-            unsure = wanted.do, id, row.uid
-            try:
-                report = _on_one(links, at, visitor, wanted, id, delay, begun, unsure=unsure in self.bulk.unsure)
-            except SteadyWorkerError as error:
-                report = ActionReport(1, (), error)
-        may_be_done = begun and not report.changed and isinstance(report.error, _UNKNOWN)
-        if report.changed:
-            self.bulk.unsure.discard(unsure)
-        if may_be_done and wanted.do in NEEDS_BROKER:
-            self.bulk.unsure.add(unsure)
-            unlogged = self._log_unknown(wanted, visitor, str(report.error))
-            text = f"{str(report.error).removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
-            return ActionResult(
-                "error", redact(f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
-            )
-        return _result(wanted.do, row, report, delay, busy_text(self._ledger, id) if wanted.do == "retry" else "")
-
-    def _log_unknown(self, wanted: AskedAction, visitor: Visitor, why: str) -> str:
-        """Log an action on one job whose result is unknown; return why that was not possible."""
-        namespace, queue, key = wanted.names
-        links = PageLinks(self._options, self._ledger, namespace)
-        actions = QueueActions(links, self._queue_of(queue), visitor.who)
-        return actions.record(LOGGED.get(wanted.do, wanted.do), [key], detail=redact(f"result unknown: {why}"))
+            actions = QueueActions(links, at, visitor.who)
+            part = JobsPart(self._ledger, work, order, {id: job}, self.bulk.unsure, actions, one=True)
+            self._under_way[name] = part
+            error = part.once(links, at)
+            if error is not None and wanted.do in NEEDS_BROKER:
+                part.lost_sight()
+            part.why = "" if error is None else redact(str(error))
+            unlogged = part.record(self._clock.wall()) if work.done or part.unknown else ""
+        if work.skipped:
+            return ActionResult("error", _CHANGED)
+        if part.unknown is not None:
+            text = f"{part.why.removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
+            return ActionResult("error", f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
+        if error is not None or work.failures:
+            problem = part.why or f"Nothing was done: {key} {work.failures[0][1]}."
+            return ActionResult("error", problem)
+        busy = busy_text(self._ledger, id) if wanted.do == "retry" else ""
+        return _logged(_done_text(wanted.do, id, part.last or Handled(key), delay, busy), unlogged)
 
     def _on_queue(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
         namespace, queue = wanted.names
@@ -257,64 +248,9 @@ def _delay(do: str, wanted: AskedAction) -> float:
     return delay_in_seconds(wanted.delay) if needed or (wanted.delay and OF_A_JOB[do].field == "delay") else 0.0
 
 
-def _on_one(
-    links: PageLinks,
-    at: JobQueue,
-    visitor: Visitor,
-    wanted: AskedAction,
-    id: JobId,
-    delay: float,
-    begun: list[JobId],
-    *,
-    unsure: bool,
-) -> ActionReport:
-    """Act on one job, and put it into `begun` directly before its first change; `unsure` if an earlier result is unknown."""
-
-    def unless(id: JobId) -> str:
-        begun.append(id)
-        return ""
-
-    actions = JobActions(links, at, visitor.who)
-    match wanted.do:
-        case "cancel":
-            return actions.cancel([id], wanted.reason or _NO_REASON, unless=unless)
-        case "undo":
-            return actions.undo([id], unless=unless)
-        case "retry":
-            return actions.retry([id], unless=unless)
-        case "reschedule":
-            return actions.reschedule([id], delay, unless=unless)
-        case _:
-            return _on_letter(LetterActions(links, at, visitor.who), wanted.do, id, delay, unless, unsure=unsure)
-
-
-def _on_letter(
-    actions: LetterActions, do: str, id: JobId, delay: float, unless: Unless, *, unsure: bool
-) -> ActionReport:
-    """Replay or drop the dead letter of a job, and no other letter with its key."""
-    letters, rounds = actions.opened(), {id.key: id.round}
-    if do == "drop" and unsure:
-        report = actions.drop(letters, rounds=rounds, gone=True, unless=unless)
-        if report.handled or report.error is not None:
-            return report
-        unless(id)
-        letters.forget(id)  # the earlier drop has removed the letter
-        return ActionReport(1, (Handled(id.key),), unlogged=actions.record(do, [id.key], 1))
-    if do == "drop":
-        return actions.drop(letters, [id.key], rounds=rounds, unless=unless)
-    return actions.replay(letters, [id.key], rounds=rounds, from_start=do == "restart", delay=delay, unless=unless)
-
-
-def _result(do: str, row: Row, report: ActionReport, delay: float, busy: str) -> ActionResult:
-    """Return the result of an action on one job; `busy` is the text of `busy_text`."""
-    if report.error is not None:
-        return ActionResult("error", redact(str(report.error)))
-    if not report.handled:
-        return ActionResult("error", f"Nothing was done: {row.id.key} has no dead letter.")
-    handled = report.handled[0]
-    key = handled.key
-    if handled.problem:
-        return ActionResult("error", redact(f"Nothing was done: {key} {handled.problem}."))
+def _done_text(do: str, id: JobId, handled: Handled, delay: float, busy: str) -> str:
+    """Return what an action has done with one job; `busy` is the text of `busy_text`."""
+    key = id.key
     match do:
         case "cancel" if handled.before is JobState.RUNNING:
             text = f"Cancel sent: {key} was running, and a worker process receives a cancel within 2 s."
@@ -325,12 +261,12 @@ def _result(do: str, row: Row, report: ActionReport, delay: float, busy: str) ->
         case "retry":
             text = f"{key} ({handled.before}) is due now: it runs with the next free slot{f'; {busy}' if busy else ''}."
         case "replay" | "restart":
-            text = f"{key} is in {row.id.queue} again, in its next round{f', due in {span(delay)}' if delay else ''}."
+            text = f"{key} is in {id.queue} again, in its next round{f', due in {span(delay)}' if delay else ''}."
         case "drop":
             text = f"{key} is dropped: its dead letter and its record are deleted."
         case _:
             text = f"{key} ({handled.before}): due in {span(handled.due_in)}."
-    return _logged(text, report.unlogged)
+    return text
 
 
 def _logged(text: str, unlogged: str) -> ActionResult:

@@ -541,7 +541,7 @@ def test_a_stop_of_the_process_waits_for_an_action_on_one_job(
             threading.Timer(0.2, slow.goes_on.set).start()
         doing_of(site).close()
         details = [(keys, detail) for *_, keys, detail in site.log()]
-        expected = "by an operator" if ends else "result unknown: stopped with the page's process"
+        expected = "by an operator" if ends else "by an operator; result unknown: stopped with the page's process"
         assert details == [(("k-1",), expected)]
     finally:
         slow.goes_on.set()
