@@ -52,7 +52,7 @@ def late_clause(job: ListedJob) -> str:
     if not late or job.orphan is not None:
         return ""
     if late <= OVERDUE:
-        return f"due for {span(late)}, waits for a slot" if job.row.state is State.MOVED else ""
+        return f"due for {span(late)}" if job.row.state is State.MOVED else ""
     return f"late by {span(late)}"
 
 
