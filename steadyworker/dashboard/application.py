@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote
 
 from anyio import CapacityLimiter, move_on_after, to_thread
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -32,7 +33,7 @@ from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.asking import BrokerAsker
-from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, Filter, cause_of
+from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, cause_of
 from steadyworker.dashboard.csrf import is_led_by_other
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import ACTING, LONGEST_REASON, AskedAction, Forms
@@ -237,9 +238,7 @@ class _Pages:
         return "running.html", self._reader.page(asked, lambda once, now: running_page(once, now, asked))
 
     def failures(self, request: Request) -> Drawn:
-        when = request.query_params.get("when", "")
-        text = request.query_params.get("text", "").strip()[:LONGEST_TEXT]
-        sought = Sought(*self._chosen(request), when if when in WHEN else "", text)
+        sought = self._sought(request)
         part = page_of(request.query_params)
         page = self._reader.page((sought, part), lambda once, now: failures_page(once, now, sought, part))
         return "failures.html", page
@@ -286,6 +285,11 @@ class _Pages:
         namespace = request.query_params.get("broker", "")[:_LONGEST_NAME] or self._namespace
         return (namespace if self._namespace is None else self._namespace), queue
 
+    def _sought(self, request: Request) -> Sought:
+        """Return what an address seeks, without the parts that only a choice has."""
+        when, (text,) = request.query_params.get("when", ""), _texts(request, "text")
+        return Sought(*self._chosen(request), when if when in WHEN else "", text)
+
     async def asset(self, request: Request) -> Response:
         content, kind = self._assets.get(request.path_params["name"], (None, ""))
         if content is None:
@@ -324,11 +328,10 @@ class _Pages:
             raise HTTPException(HTTPStatus.FORBIDDEN, _READ_ONLY)
         if is_led_by_other(request.headers):  # it could replace the choices of people
             raise HTTPException(HTTPStatus.FORBIDDEN, "Another site leads here. Choose the jobs on this page.")
-        asked, (namespace, queue) = request.query_params, self._chosen(request)
-        state, when = asked.get("state", ""), asked.get("when", "")
-        kind, cause, text = (asked.get(name, "").strip()[:LONGEST_TEXT] for name in ("kind", "cause", "text"))
-        state, when = state if state in STATES_TO_CHOOSE else "", when if when in WHEN else ""
-        choice = self._doing.choose(Filter(namespace, queue, state, kind, cause, when, text))
+        state = request.query_params.get("state", "")
+        kind, cause = _texts(request, "kind", "cause")
+        state = state if state in STATES_TO_CHOOSE else ""
+        choice = self._doing.choose(replace(self._sought(request), state=state, kind=kind, cause=cause))
         return RedirectResponse(f"{_root(request)}/chosen/{choice.name}", HTTPStatus.SEE_OTHER)
 
     def chosen(self, request: Request) -> Response:
@@ -422,6 +425,10 @@ class _Pages:
             **values,
         )
         return Response(html, status, media_type="text/html")
+
+
+def _texts(request: Request, *names: str) -> list[str]:
+    return [request.query_params.get(name, "").strip()[:LONGEST_TEXT] for name in names]
 
 
 def _root(request: Request) -> str:

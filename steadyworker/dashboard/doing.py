@@ -21,7 +21,8 @@ from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
 from steadyworker.dashboard.bulk import DONE, LAST_JOB, NEEDS_BROKER, Bulk, BulkOrder, JobsPart, PageLinks, Work
-from steadyworker.dashboard.chosen import Choice, Choices, Filter, chosen_job, seen_of_job
+from steadyworker.dashboard.chosen import Choice, Choices, chosen_job, seen_of_job
+from steadyworker.dashboard.failures import Sought
 from steadyworker.dashboard.forms import (
     ACTING,
     MOST_UNTYPED,
@@ -73,7 +74,7 @@ class Doing:
         """Return whether a retry can send the job's message again."""
         return not needs_no_message(row)
 
-    def choose(self, wanted: Filter) -> Choice:
+    def choose(self, wanted: Sought) -> Choice:
         """Read and keep the jobs that fit a filter."""
         return self._choices.choose(self._ledger, self._clock.wall(), wanted, self.waits)
 
@@ -161,19 +162,18 @@ class Doing:
             actions = QueueActions(links, at, visitor.who)
             part = JobsPart(self._ledger, work, order, {id: job}, self.bulk.unsure, actions, one=True)
             self._under_way[name] = part
-            error = part.once(links, at)
-            if error is not None and wanted.do in NEEDS_BROKER:
+            problem = part.once(links, at)
+            if problem is not None and wanted.do in NEEDS_BROKER:
                 part.lost_sight()
-            part.why = "" if error is None else redact(str(error))
+            part.why = "" if problem is None else redact(str(problem))
             unlogged = part.record(self._clock.wall()) if work.done or part.unknown else ""
         if work.skipped:
             return ActionResult("error", _CHANGED)
         if part.unknown is not None:
             text = f"{part.why.removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
             return ActionResult("error", f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
-        if error is not None or work.failures:
-            problem = part.why or f"Nothing was done: {key} {work.failures[0][1]}."
-            return ActionResult("error", problem)
+        if part.why or work.failures:
+            return ActionResult("error", part.why or f"Nothing was done: {key} {work.failures[0][1]}.")
         busy = busy_text(self._ledger, id) if wanted.do == "retry" else ""
         return _logged(_done_text(wanted.do, id, part.last or Handled(key), delay, busy), unlogged)
 
