@@ -20,7 +20,7 @@ from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
-from steadyworker.dashboard.bulk import DONE, LAST_JOB, NEEDS_BROKER, Bulk, BulkOrder, JobsPart, PageLinks, Work
+from steadyworker.dashboard.bulk import DONE, LAST_JOB, NEEDS_BROKER, STARTS, Bulk, BulkOrder, JobsPart, PageLinks, Work
 from steadyworker.dashboard.chosen import Choice, Choices, chosen_job, seen_of_job
 from steadyworker.dashboard.failures import Sought
 from steadyworker.dashboard.forms import (
@@ -35,7 +35,7 @@ from steadyworker.dashboard.forms import (
     Seals,
     seen_of_pause,
 )
-from steadyworker.dashboard.queues import busy_text
+from steadyworker.dashboard.queues import Held, held_queue
 from steadyworker.errors import SteadyWorkerError, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
@@ -174,8 +174,9 @@ class Doing:
             return ActionResult("error", f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
         if part.why or work.failures:
             return ActionResult("error", part.why or f"Nothing was done: {key} {work.failures[0][1]}.")
-        busy = busy_text(self._ledger, id) if wanted.do == "retry" else ""
-        return _logged(_done_text(wanted.do, id, part.last or Handled(key), delay, busy), unlogged)
+        held = held_queue(self._ledger, namespace, queue) if wanted.do in STARTS and not delay else Held()
+        done = _logged(_done_text(wanted.do, row, part.last or Handled(key), delay, held), unlogged)
+        return ActionResult("warning", done.text) if held.stops and done.level == "fine" else done
 
     def _on_queue(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
         namespace, queue = wanted.names
@@ -248,9 +249,9 @@ def _delay(do: str, wanted: AskedAction) -> float:
     return delay_in_seconds(wanted.delay) if needed or (wanted.delay and OF_A_JOB[do].field == "delay") else 0.0
 
 
-def _done_text(do: str, id: JobId, handled: Handled, delay: float, busy: str) -> str:
-    """Return what an action has done with one job; `busy` is the text of `busy_text`."""
-    key = id.key
+def _done_text(do: str, row: Row, handled: Handled, delay: float, held: Held) -> str:
+    """Return what an action has done with one job; `held` is that of its queue."""
+    key = row.id.key
     match do:
         case "cancel" if handled.before is JobState.RUNNING:
             text = f"Cancel sent: {key} was running, and a worker process receives a cancel within 2 s."
@@ -258,10 +259,16 @@ def _done_text(do: str, id: JobId, handled: Handled, delay: float, busy: str) ->
             text = f"{key} is cancelled (it was {handled.before}): it will not run again."
         case "undo":
             text = f"{key} is no longer cancelled: it runs when its message arrives."
+        case "retry" if held.stops:
+            text = f"{key} ({handled.before}) is due now, but {held.why}."
         case "retry":
-            text = f"{key} ({handled.before}) is due now: it runs with the next free slot{f'; {busy}' if busy else ''}."
+            text = f"{key} ({handled.before}) is due now: it runs with the next free slot{held.added}."
+        case "replay" | "restart" if held.stops:
+            text = f"{key} is replayed, but {held.why}."
         case "replay" | "restart":
-            text = f"{key} is in {id.queue} again, in its next round{f', due in {span(delay)}' if delay else ''}."
+            begin = "from its last checkpoint" if do == "replay" and row.checkpoint is not None else "from the start"
+            when = f"in {span(delay)}" if delay else "with the next free slot"
+            text = f"{key} runs again {when}, {begin}{held.added}."
         case "drop":
             text = f"{key} is dropped: its dead letter and its record are deleted."
         case _:

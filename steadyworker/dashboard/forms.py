@@ -23,15 +23,13 @@ from steadyworker.dashboard.queues import QueueLine
 from steadyworker.dashboard.workers import WorkerLine
 from steadyworker.ledger.base import Row
 from steadyworker.ledger.facts import Pause
+from steadyworker.ledger.fleet import QUIET_STAGE
 from steadyworker.ledger.listing import Liveness
 from steadyworker.text.plain_text import plain_text
 from steadyworker.units import count_text
 
 MOST_RESULTS, MOST_TARGETS = 500, 10_000
 """The numbers of results, and of targets of an action, that this process remembers."""
-
-QUIET = "quiet"
-"""The stage of a worker process that receives no messages, by order."""
 
 LONGEST_REASON = 300
 """The largest number of characters of a reason."""
@@ -163,7 +161,7 @@ class AskedAction:
 
 
 class ActionResult(Struct, frozen=True):
-    """The result of an action in words, and its colour: `fine`, `error`, or empty while the action goes on."""
+    """The result of an action in words, and its colour: `fine`, `warning`, `error`, or empty while the action goes on."""
 
     level: str
     text: str
@@ -270,7 +268,7 @@ class Forms:
         if line.now.liveness is Liveness.GONE or seen.report is None:
             return None
         stage, on = seen.report.stage, names_path(seen.owner)
-        if stage == QUIET:
+        if stage == QUIET_STAGE:
             return self._offer("loud", on, stage, "Start new jobs again", line.name)
         return self._offer("quiet", on, stage, "Start no new jobs", line.name)
 

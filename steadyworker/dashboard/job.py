@@ -11,17 +11,15 @@ from itertools import islice
 import msgspec
 from msgspec import Struct, field
 
-from steadyworker.clock import Times
 from steadyworker.dashboard.exported import ExportFacts, export_facts
 from steadyworker.dashboard.job_line import JobLine, job_line, why_text
 from steadyworker.dashboard.notices import need_text
 from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
-from steadyworker.dashboard.queues import broker_text, busy_text
+from steadyworker.dashboard.queues import Held, broker_text, held_queue
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
 from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Action, Attempt, LinkEvent
-from steadyworker.ledger.lease import attended, registered_name
-from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted, liveness
+from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted
 from steadyworker.ledger.need_words import START_ONE, owner_clause, reason_text, remedy_clause, sentence
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.outcome import JobState
@@ -167,14 +165,15 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     result = ledger.facts.result(row.id) if row.state is State.DONE else None
     message = ledger.message(row.id)
     headers = None if message is None else headers_of(message)
-    line = job_line(job, now)
+    held = held_queue(ledger, row.id.namespace, row.id.queue)
+    line = job_line(job, now, held=held.why)
     need = sentence(remedy_clause(job)) if job.need is Need.DEAD else need_text(job, now)
     letters = [letter for each in rounds if (letter := _letter(each.row, ledger)) is not None]
     return JobPage(
         line,
         sentence_of(job, line, now),
         need,
-        "" if need else hint_of(job, line, consumed=_consumed(job, ledger), busy=busy_text(ledger, row.id)),
+        "" if need else hint_of(job, line, held),
         f"{line.progress}, {span(line.silent)} ago" if line.progress and line.silent is not None else "",
         _facts(job, line, headers or ()),
         [("first seen", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
@@ -211,14 +210,6 @@ def _waiting_letters(row: Row, ledger: Ledger) -> tuple[int, float] | None:
     return None
 
 
-def _consumed(job: ListedJob, ledger: Ledger) -> bool:
-    """Return whether a living worker process consumes the job's queue, or will after a pause."""
-    name = registered_name(job.row.id.namespace, job.row.id.queue)
-    return any(
-        name in attended(owner.queues) and liveness(owner, Times()) is not Liveness.GONE for owner in ledger.owners()
-    )
-
-
 def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
     """Return the job's state in a sentence: what it does, and why."""
     row = job.row
@@ -248,26 +239,26 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
     return f"{text.removesuffix('.')}."
 
 
-def hint_of(job: ListedJob, line: JobLine, *, consumed: bool, busy: str = "") -> str:
-    """Return whether a job that needs no person makes progress, and what a person can do; `busy` is the text of `busy_text`."""
+def hint_of(job: ListedJob, line: JobLine, held: Held) -> str:
+    """Return whether a job that needs no person makes progress, and what a person can do; `held` is that of its queue."""
     row = job.row
     queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     if row.job_state is JobState.RUNNING:
         return _running_hint(job, line, f"{queue} {key}")
-    text, more = "", f"; {busy}" if busy else ""
+    text = ""
     if row.job_state in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
         if job.pause is not None:
             text = f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
-        elif not consumed:
+        elif held.stops:
             text = f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
         elif row.job_state is JobState.INTERRUPTED:
             begin = "from its last checkpoint" if row.checkpoint is not None else "from the start"
-            text = f"A worker process of its queue runs it with the next free slot, {begin}{more}."
+            text = f"A worker process of its queue runs it with the next free slot, {begin}{held.added}."
         elif row.due_in:
             now = f"`steadyworker retry {queue} {key}` makes it due now"
             text = f"A worker process of its queue runs it at that time. {now}."
         else:
-            text = f"It is due now: a worker process of its queue runs it with the next free slot{more}."
+            text = f"It is due now: a worker process of its queue runs it with the next free slot{held.added}."
     return text
 
 

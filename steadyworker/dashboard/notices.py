@@ -163,6 +163,11 @@ def troubles_of(worker: WorkerNow, now: float) -> Sequence[Trouble]:
     return [trouble for trouble in worker.troubles if not (starts and trouble is Trouble.NOT_READY)]
 
 
+def needs_person(worker: WorkerNow, now: float) -> bool:
+    """Return whether a worker process needs a person; quiet is an order."""
+    return any(trouble is not Trouble.QUIET for trouble in troubles_of(worker, now))
+
+
 def worker_notices(worker: WorkerNow, now: float) -> Iterator[Notice]:
     """Yield a notice for each trouble of a worker process; a job without progress has its own notice, and quiet is an order."""
     for trouble in troubles_of(worker, now):
