@@ -57,6 +57,9 @@ LAST_JOB = 10.0
 NEEDS_BROKER = ("retry", "reschedule", "replay", "restart", "drop")
 """The actions that need the broker."""
 
+NO_REASON = "by an operator"
+"""The reason of a cancel without one."""
+
 STARTS = ("retry", "replay", "restart")
 """The actions after which jobs begin, as soon as their queue lets them."""
 
@@ -138,7 +141,7 @@ class Work(Struct):
 
 
 class BulkOrder(Struct, frozen=True):
-    """What a person has asked for: the action, its reason and its delay, and the person."""
+    """What a person has asked for: the action, its reason (or an empty text) and its delay, and the person."""
 
     do: str
     reason: str
@@ -391,7 +394,7 @@ class JobsPart:
         jobs, ids = JobActions(links, at, order.who, logs=False), list(self.rest)
         match do:
             case "cancel":
-                return jobs.cancel(ids, order.reason, self._handled, self._unless)
+                return jobs.cancel(ids, order.reason or NO_REASON, self._handled, self._unless)
             case "undo":
                 return jobs.undo(ids, self._handled, self._unless)
             case "retry":
@@ -416,7 +419,7 @@ class JobsPart:
         unknown = self._present or self.unknown
         late = 0.0 if self.ended_at is None else now - self.ended_at
         details = (
-            order.reason if order.do == "cancel" else "",
+            order.reason or (NO_REASON if order.do == "cancel" else ""),
             f"in {order.delay:g} s" if order.delay else "",
             "from the start" if order.do == "restart" else "",
             f"{len(done):,} of {count_text(self._number, 'job')}" if len(done) < self._number and not self._one else "",

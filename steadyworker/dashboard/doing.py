@@ -25,6 +25,7 @@ from steadyworker.dashboard.chosen import Choice, Choices, chosen_job, seen_of_j
 from steadyworker.dashboard.failures import Sought
 from steadyworker.dashboard.forms import (
     ACTING,
+    LONGEST_REASON,
     MOST_UNTYPED,
     OF_A_JOB,
     OF_A_QUEUE,
@@ -149,14 +150,14 @@ class Doing:
         try:
             delay = _delay(wanted.do, wanted)
         except ValueError as error:
-            return ActionResult("error", f"Nothing was done. {plain_text(str(error))}")
+            return ActionResult("error", f"Nothing was done. {error}")
         round_ = self._ledger.last_round(namespace, queue, key)
         id = JobId(namespace, queue, key, round_ or 0)
         row = self._ledger.read(id)
         if row is None or not self._use(wanted, seen_of_job(wanted.do, row), visitor):
             return ActionResult("error", _CHANGED)
         work = Work("", wanted.do, visitor.who, "", 1, self._clock.wall())
-        order, job = BulkOrder(wanted.do, wanted.reason or _NO_REASON, delay, visitor.who), chosen_job(row, waits=True)
+        order, job = BulkOrder(wanted.do, wanted.reason, delay, visitor.who), chosen_job(row, waits=True)
         with PageLinks(self._options, self._ledger, namespace) as links:
             at = self._queue_of(queue)
             actions = QueueActions(links, at, visitor.who)
@@ -218,7 +219,7 @@ class Doing:
         try:
             delay = _delay(do, wanted)
         except ValueError as error:
-            problem = plain_text(str(error))
+            problem = str(error)
         if number > MOST_UNTYPED and wanted.number.replace(",", "") != str(number):
             problem = f"Expected the number {number}, got {wanted.number!r}."
         if problem:
@@ -227,7 +228,7 @@ class Doing:
             return _BUSY, where
         if not self._use(wanted, str(number), visitor):
             return ActionResult("error", _CHANGED), where
-        work = self.bulk.begin(BulkOrder(do, wanted.reason or _NO_REASON, delay, visitor.who), choice)
+        work = self.bulk.begin(BulkOrder(do, wanted.reason, delay, visitor.who), choice)
         if work is None:
             return _BUSY, where
         return None, f"/doing/{work.name}"
@@ -240,13 +241,15 @@ class Doing:
         return ActionResult("fine", "This stops after its present job.")
 
 
-_NO_REASON = "by an operator"
-
-
 def _delay(do: str, wanted: AskedAction) -> float:
     """Return the delay of a form in seconds; raise ValueError if it is none, or missing."""
-    needed = do == "reschedule"
-    return delay_in_seconds(wanted.delay) if needed or (wanted.delay and OF_A_JOB[do].field == "delay") else 0.0
+    if do != "reschedule" and not (wanted.delay and "delay" in OF_A_JOB[do].fields):
+        return 0.0
+    try:
+        return delay_in_seconds(wanted.delay)
+    except ValueError:
+        got = plain_text(wanted.delay, LONGEST_REASON)
+        raise ValueError(f"Expected a time such as 90s, 2h or 1d, at most ten years, got {got!r}.") from None
 
 
 def _done_text(do: str, row: Row, handled: Handled, delay: float, held: Held) -> str:

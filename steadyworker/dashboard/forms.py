@@ -39,11 +39,11 @@ MOST_UNTYPED = 50
 
 
 class Button(Struct, frozen=True):
-    """The button of an action on jobs: its text for one job and for many, the field of its form, and its explanation."""
+    """The button of an action on jobs: its text for one job and for many, the fields of its form, and its explanation."""
 
     one: str
     many: str
-    field: str = ""
+    fields: Sequence[str] = ()
     hint: str = ""
 
 
@@ -52,22 +52,25 @@ OF_A_JOB = {
     "cancel": Button(
         "Cancel",
         "Cancel {}",
-        "reason",
+        ("reason",),
         "A running job receives the cancel within 2 s; every cancelled job becomes a dead letter.",
     ),
     "undo": Button("Undo the cancel", "Undo the cancel of {}"),
     "retry": Button("Retry now", "Retry {} now"),
-    "reschedule": Button("Reschedule", "Reschedule {}", "delay", f"{_LATER}."),
+    "reschedule": Button("Reschedule", "Reschedule {}", ("delay",), f"{_LATER}."),
     "replay": Button(
-        "Replay", "Replay {}", "delay", f"Begins the next round, from the last checkpoint. {_LATER}; empty for now."
+        "Replay",
+        "Replay {}",
+        ("delay", "reason"),
+        f"Runs the job again, from its last checkpoint. {_LATER}; empty for now.",
     ),
     "restart": Button(
         "Replay from the start",
         "Replay {} from the start",
-        "delay",
+        ("delay", "reason"),
         f"Deletes the checkpoint: the job starts from the beginning. {_LATER}; empty for now.",
     ),
-    "drop": Button("Drop", "Drop {}", hint="Deletes the dead letter and the record of the job for good."),
+    "drop": Button("Drop", "Drop {}", ("reason",), "Deletes the dead letter and the record of the job for good."),
 }
 ACTING = 2
 """The number of actions at the same time; others wait."""
@@ -231,8 +234,8 @@ class Forms:
         offers = []
         for do in actions_on(row, waits=self._waits(row)):
             button = OF_A_JOB[do]
-            fields = (button.field,) if button.field else ()
-            offers.append(self._offer(do, on, seen_of_job(do, row), button.one, row.id.key, fields, button.hint))
+            seen = seen_of_job(do, row)
+            offers.append(self._offer(do, on, seen, button.one, row.id.key, button.fields, button.hint))
         return offers
 
     def choice(self, choice: Choice) -> Sequence[Offer]:
@@ -242,7 +245,7 @@ class Forms:
             if not (number := len(choice.able(do))):
                 continue
             button = OF_A_JOB[do]
-            fields, hint = (button.field,) if button.field else (), button.hint
+            fields, hint = button.fields, button.hint
             if number > MOST_UNTYPED:
                 fields, hint = (*fields, "number"), f"{hint} Type {number} to confirm the number."
             hint = f"{hint} What has changed since the choice is left out.".strip()

@@ -143,7 +143,9 @@ def tries_text(job: ListedJob) -> str:
 
 
 def began_text(runs: int, because: str) -> str:
-    """Return the number of a job's kept runs, and why the last of them began, such as `run 2, its retry`."""
+    """Return the number of a job's kept runs, and why the last of them began, such as `run 2, its retry`; empty for a first run."""
+    if runs == 1 and because == "new":
+        return ""
     first, semicolon, more = because.partition(";")
     number = f"run {runs}" if runs < MOST_ATTEMPTS else f"run {runs} or later"
     return redact(f"{number}, {BECAUSE.get(first, first)}{semicolon}{more}") if runs else ""

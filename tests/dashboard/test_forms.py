@@ -235,7 +235,7 @@ def test_a_retry_gets_a_new_time(site: Site, queues: Queues) -> None:
     assert site.do(path, "reschedule", delay="2h") == "k-1 (retrying): due in 2 h 00 min."
     assert 7190 < site.row().due_in <= 7200
     refused = site.do(path, "reschedule", delay="soon")
-    assert refused.startswith("Nothing was done. Expected a delay")
+    assert refused.startswith("Nothing was done. Expected a time such as 90s, 2h or 1d")
     assert 7190 < site.row().due_in <= 7200
 
 
@@ -253,6 +253,17 @@ def test_a_dead_job_is_replayed(site: Site, queues: Queues, do: str, checkpoint:
     assert row.checkpoint == checkpoint
     assert "Nothing was done" in site.result(site.post(form).headers["location"])
     assert [(what, keys) for _, what, _, keys, _ in site.log()] == [("replay", ("k-1",))]
+
+
+@pytest.mark.parametrize(
+    ("do", "detail"), [("replay", "in 60 s"), ("restart", "in 60 s; from the start"), ("drop", "")]
+)
+@ONE
+def test_the_reason_of_an_action_on_a_dead_job_is_in_the_log(site: Site, queues: Queues, do: str, detail: str) -> None:
+    queues.dead("k-1")
+    site.do(site.job_path("k-1"), do, reason="the amount is right now", delay="" if do == "drop" else "60s")
+    ((*_, found),) = site.log()
+    assert found == "; ".join(filter(None, ("the amount is right now", detail)))
 
 
 def test_a_dead_job_is_dropped(site: Site, queues: Queues) -> None:
