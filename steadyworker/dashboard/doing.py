@@ -11,6 +11,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 
 from steadyworker.actions.jobs import needs_no_message
 from steadyworker.actions.queues import PauseActions
@@ -37,7 +38,7 @@ from steadyworker.dashboard.forms import (
     seen_of_pause,
 )
 from steadyworker.dashboard.queues import Held, held_queue
-from steadyworker.errors import SteadyWorkerError, delay_in_seconds
+from steadyworker.errors import LedgerUnavailable, SteadyWorkerError, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -172,10 +173,14 @@ class Doing:
             return ActionResult("error", _CHANGED)
         if part.unknown is not None:
             text = f"{part.why.removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
-            return ActionResult("error", f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
+            text = f"{text} The log of actions has not this: {unlogged}" if unlogged else text
+            return ActionResult("error", redact(text))
         if part.why or work.failures:
-            return ActionResult("error", part.why or f"Nothing was done: {key} {work.failures[0][1]}.")
-        held = held_queue(self._ledger, namespace, queue) if wanted.do in STARTS and not delay else Held()
+            return ActionResult("error", part.why or redact(f"Nothing was done: {key} {work.failures[0][1]}."))
+        held = Held()
+        with suppress(LedgerUnavailable):  # the action is done, whatever its queue does
+            if wanted.do in STARTS and not delay:
+                held = held_queue(self._ledger, namespace, queue)
         done = _logged(_done_text(wanted.do, row, part.last or Handled(key), delay, held), unlogged)
         return ActionResult("warning", done.text) if held.stops and done.level == "fine" else done
 
