@@ -26,7 +26,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from steadyworker.adapter import Adapter
-from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.backends.opening import open_adapter_for, open_ledger
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import Options, load
@@ -50,7 +49,6 @@ from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import Action
 from steadyworker.pages import environment as pages
 from steadyworker.text.plain_text import plain_text
-from steadyworker.worker import Worker
 
 if TYPE_CHECKING:
     from steadyworker.dashboard.doing import Doing
@@ -100,7 +98,7 @@ def app(
     behind_login: bool = False,
     allow_actions: bool = False,
     broker: str | None = None,
-    workers: Iterable[type[Worker[Any, Any]]] = (),
+    workers: Iterable[Any] = (),
 ) -> Starlette:
     """
     Return the page as an ASGI application, to mount below any path of an application of yours.
@@ -120,7 +118,7 @@ def app(
             The forms serve only in the process that drew them, so serve the page from one process.
         broker: The URL of the broker, for its numbers and for actions that send a message; by default, the setting `broker`.
             If neither names a broker, the page shows only the numbers that worker processes have recorded.
-        workers: The Workers that have a `dead_letter_queue` or a `key_header` of their own: the ledger does not have these names.
+        workers: The classes of Workers that have a `dead_letter_queue` or a `key_header` of their own: the ledger does not have these names.
             Without its Worker, an action on a dead job seeks the letter in the default dead-letter queue of its queue.
 
     Raises:
@@ -128,7 +126,11 @@ def app(
     """
     given = (("ledger", ledger), ("namespace", namespace), ("broker", broker))
     options = load({name: value for name, value in given if value is not None}, os.environ, Path.cwd(), None)
-    named = {queue.name: queue for queue in (job_queue(worker, options) for worker in workers)}
+    named: Mapping[str, Any] = {}
+    if workers := tuple(workers):
+        from steadyworker.dashboard.doing import named_queues
+
+        named = named_queues(workers, options)
     access = checked_access(hosts, token, user_header, peers, behind_login=behind_login, acting=allow_actions)
     opened = open_ledger(options)
     clock = SystemClock()
@@ -138,7 +140,7 @@ def app(
     return application(opened, access, options.namespace, clock, acting=acting, asker=asker, named=named)
 
 
-def opens(named: Mapping[str, JobQueue], options: Options) -> Callable[[str], Adapter]:
+def opens(named: Mapping[str, Any], options: Options) -> Callable[[str], Adapter]:
     """Return what opens the adapter of a queue: as its Worker if that is known, otherwise by the queue's name."""
     return lambda queue: open_adapter_for(named[queue].opened_as if queue in named else queue, options, create=False)
 
@@ -151,12 +153,12 @@ def application(
     *,
     acting: Options | None = None,
     asker: BrokerAsker | None = None,
-    named: Mapping[str, JobQueue] = MappingProxyType({}),
+    named: Mapping[str, Any] = MappingProxyType({}),
 ) -> Starlette:
     """
     Return the application on this open ledger; its end closes the ledger.
 
-    With the settings `acting`, it offers actions; `named` has each queue whose Worker is known, by its name.
+    With the settings `acting`, it offers actions; `named` has each queue whose Worker is known, a `JobQueue`, by its name.
     With an `asker`, it shows the broker's own numbers.
     """
     doing = None

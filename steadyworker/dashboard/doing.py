@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from steadyworker.actions.jobs import needs_no_message
 from steadyworker.actions.queues import PauseActions
@@ -244,6 +245,11 @@ class Doing:
             return ActionResult("error", _CHANGED)
         self.bulk.stop(work, f"stopped by {visitor.who}")
         return ActionResult("fine", "This stops after its present job.")
+
+
+def named_queues(workers: Iterable[Any], options: Options) -> Mapping[str, JobQueue]:
+    """Return the queues of these Workers, or the queues with these names, each by its name; raise ConfigError for an invalid one."""
+    return {queue.name: queue for queue in (job_queue(worker, options) for worker in workers)}
 
 
 def _delay(do: str, wanted: AskedAction) -> float:
