@@ -36,7 +36,7 @@ from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, cause_of
 from steadyworker.dashboard.csrf import is_led_by_other
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import ACTING, LONGEST_REASON, AskedAction, Forms
-from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.job import job_page, jobs_of_key
 from steadyworker.dashboard.notices import helpful
 from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
 from steadyworker.dashboard.queues import broker_text, queues_page
@@ -77,6 +77,7 @@ _TITLES = {
     "warnings": "Warnings",
     "job": "A job",
     "actions": "Log of actions",
+    "found": "Jobs of one key",
     "chosen": "Chosen jobs",
     "doing": "An action on many jobs",
 }
@@ -186,6 +187,7 @@ def application(
         Route("/job/{rest:path}", page.endpoint(page.job), name="job"),
         Route("/warnings", page.endpoint(page.warnings), name="warnings"),
         Route("/actions", page.endpoint(page.actions), name="actions"),
+        Route("/find", page.endpoint(page.find), name="find"),
         Route("/choose", page.endpoint(page.choose), name="choose"),
         Route("/chosen/{name}", page.endpoint(page.chosen), name="chosen"),
         Route("/doing/{name}", page.endpoint(page.doing), name="doing"),
@@ -335,6 +337,19 @@ class _Pages:
         state = state if state in STATES_TO_CHOOSE else ""
         choice = self._doing.choose(replace(self._sought(request), state=state, kind=kind, cause=cause))
         return RedirectResponse(f"{_root(request)}/chosen/{choice.name}", HTTPStatus.SEE_OTHER)
+
+    def find(self, request: Request) -> Response:
+        """Lead to the page of the job with the key of the address; with several, list them."""
+        (key,) = _texts(request, "key")
+        page = self._reader.page(("find", key), lambda once, _: jobs_of_key(once, self._namespace, key))
+        if len(page.content) == 1:
+            (id,) = page.content
+            where = f"{_root(request)}{job_path(id.namespace, id.queue, id.key)}"
+            return RedirectResponse(where, HTTPStatus.SEE_OTHER)
+        if page.content:
+            return self._html(request, HTTPStatus.OK, "found.html", page)
+        text = "No job that a worker process has received has this key; Failures and Act on many jobs seek a part of a key."
+        return self._failed(request, HTTPStatus.NOT_FOUND, "No job has this key", text)
 
     def chosen(self, request: Request) -> Response:
         choice = self._doing.choice(request.path_params["name"]) if self._doing is not None else None

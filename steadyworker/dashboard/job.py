@@ -22,6 +22,7 @@ from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Action, Attempt, L
 from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted
 from steadyworker.ledger.need_words import START_ONE, owner_clause, reason_text, remedy_clause, sentence
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
+from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact, without_secrets
@@ -191,6 +192,14 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
         row.conflicts,
         _waiting_letters(row, ledger) if letters or row.conflicts else None,
     )
+
+
+def jobs_of_key(once: ReadOnce, namespace: str | None, key: str) -> Sequence[JobId]:
+    """Return the jobs of this key, at most one of each queue, each in its last round."""
+    key, ledger = normal_key(key), once.as_ledger
+    pairs = [pair for pair in ledger.bindings() if key and namespace in (None, pair[0])]
+    rounds = [(pair, ledger.last_round(*pair, key)) for pair in pairs]
+    return [JobId(*pair, key, round_) for pair, round_ in rounds if round_ is not None]
 
 
 def _letter(row: Row, ledger: Ledger) -> DeadLetterLine | None:

@@ -386,6 +386,25 @@ def test_a_job_of_another_broker_is_not_sent_to_this_broker(site: Site, queues: 
     assert site.do("/job/other/exports/far", "cancel").startswith("far is cancelled")
 
 
+# --- A job by its key -----------------------------------------------------------------------------------------------------
+
+
+@ONE
+def test_a_key_leads_to_its_job(site: Site, queues: Queues) -> None:
+    queues.job("k-1", interrupt)
+    path = site.job_path("k-1")
+    assert 'action="/find"' in site.get("/").text
+    assert site.get("/find?key=+k-1").headers["location"] == path
+    for unknown in ("k-2", "", "k-1%2F.."):
+        answered = site.get(f"/find?key={unknown}")
+        assert (answered.status, "No job has this key" in answered.words) == (404, True)
+    site.ledger.bind("other", "exports", "elsewhere")
+    id = JobId("other", "exports", "k-1")
+    assert site.ledger.claim(Claimed(id, None, "o", 0, b"\1" * 32, Counters(), None, Began(1, "new"))) is not None
+    links = re.findall(r'href="(/job/[^"]*)"', site.get("/find?key=k-1").text)
+    assert sorted(links) == sorted([path, "/job/other/exports/k-1"])
+
+
 # --- What changes nothing -------------------------------------------------------------------------------------------------
 
 
