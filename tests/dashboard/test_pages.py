@@ -144,7 +144,10 @@ def test_a_queue_whose_slots_are_all_busy_shows_what_waits(facts: FleetOfFacts, 
         report = OwnerReport(4000 + number, "1.4.0", facts.began, "running", ready=True, queues=queues)
         facts.ledger.register(owner, host, [EXPORTS], report)
     full = "because all its 9 slots are busy"
-    assert f"5 messages are ready, the oldest for 8 min 56 s in exports, {full}; refunds is paused by" in request(page).words
+    assert (
+        f"5 messages are ready, the oldest for 8 min 56 s in exports, {full}; refunds is paused by"
+        in request(page).words
+    )
     waits = "waiting 5 messages ready, the oldest for 8 min 56 s; all its 9 slots are busy."
     assert waits in request(page, "/queues").words
     facts.ledger.facts.pause("shop", "exports", "ann@desk", "")
