@@ -15,7 +15,7 @@ The ledger keeps the message of a dead job, so such a job can still be shown, re
 | way out | order | after a crash between the steps |
 |---|---|---|
 | replay | write the next round's row → publish to the work queue, confirmed → remove every copy → delete the old row | replay again: same key and round, so the job runs once |
-| drop | remove every copy → delete the ledger's rows | drop again |
+| drop | remove every copy → delete the ledger's rows | drop again; without a kept message, `forget` |
 
 A replay deletes the old row only if the broker has confirmed the settlement of the old round's message.
 Otherwise the broker could deliver that message again, so the old row stays.
@@ -293,6 +293,10 @@ class DeadLetterQueue:
                 each(dropped[-1])
         return dropped
 
+    def forget(self, id: JobId) -> None:
+        """Delete the record of a dead job whose letter an earlier `drop` has removed, before it lost the ledger."""
+        self._jobs.forget_dropped(id)
+
     @contextmanager
     def _opened(self, keys: Sequence[str] | None, bodies: Spool | None) -> Iterator[tuple[DeadLetters, list[Copies]]]:
         """Open the queue, read all letters, and put their bodies into `bodies`; try again while another reader holds some letters."""
@@ -339,6 +343,8 @@ class DeadLetterQueue:
                 if self._jobs.awaits_replay(key):
                     names = f"{shlex.quote(self._queue)} {shlex.quote(key)}"
                     hint = f"it was replayed, and waits for its message; `steadyworker retry {names}` sends it again."
+                elif self._jobs.is_gone(key):
+                    hint = "the job is dead, but its letter is gone, and the ledger has no copy of its message."
                 raise SteadyWorkerError(f"Expected the key of a dead letter of {self._queue}, got {asked!r}: {hint}")
         return [copies for copies in every if copies.letter.key in wanted]
 

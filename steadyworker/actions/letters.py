@@ -10,6 +10,7 @@ from steadyworker.actions.report import ActionReport, Handled, QueueActions, Unl
 from steadyworker.adapter import Delays
 from steadyworker.errors import SteadyWorkerError
 from steadyworker.ledger.base import JobId
+from steadyworker.ledger.need_words import reason_text
 from steadyworker.runner.letters import DeadLetter
 from steadyworker.runner.planning import comes_in
 
@@ -23,7 +24,7 @@ class LetterChoice:
 
     Attributes:
         error_class: The last error's class has this name, such as `ValueError`.
-        reason: The reason or the last error contains this text, in capital or small letters.
+        reason: The reason, as the letter or as people have it, or the last error contains this text, in capital or small letters.
         since, before: The job died at `since` or later, and earlier than `before`, in seconds since 1970.
             A letter without a time meets neither condition.
     """
@@ -42,7 +43,11 @@ class LetterChoice:
         """Return whether a letter, with the ledger's facts, fits all conditions."""
         if self.error_class and letter.error_class.rpartition(".")[2] != self.error_class.rpartition(".")[2]:
             return False
-        if self.reason and self.reason.casefold() not in f"{letter.reason}\n{letter.error}".casefold():
+        if (
+            self.reason
+            and self.reason.casefold()
+            not in "\n".join((letter.reason, reason_text(letter.reason, letter.attempts), letter.error)).casefold()
+        ):
             return False
         at = letter.sent_at
         return (self.since is None or (at is not None and at >= self.since)) and (

@@ -32,6 +32,7 @@ from steadyworker.cli.unknown import check_known
 from steadyworker.clock import SystemClock
 from steadyworker.config.resolve import Options
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError
+from steadyworker.ledger.need_words import reason_text
 from steadyworker.runner.letters import DeadLetter, unshown_text
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact, without_secrets
@@ -328,7 +329,7 @@ def _print_parked(queue: DeadLetterQueue, letters: Sequence[DeadLetter]) -> None
     """Print the dead jobs whose messages are not in the dead-letter queue."""
     with suppress(LedgerUnavailable):
         for row in queue.parked(letters):
-            text = f"{row.id.key} is dead, but its message is still in the work queue: {redact(row.reason)}"
+            text = f"{row.id.key} is dead, but its message is still in the work queue: {redact(reason_text(row.reason, row.counters.attempts))}"
             echo(text, err=True)
 
 
@@ -380,7 +381,7 @@ def _why(letter: DeadLetter) -> str:
     parts = (
         "" if letter.ours else _FROM_BROKER,
         _GONE if letter.gone else "",
-        letter.reason,
+        reason_text(letter.reason, letter.attempts),
         f"({error})" if error else "",
         unshown,
     )
@@ -420,7 +421,11 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
 def _paragraph(letter: DeadLetter, checkpoint: bytes | None) -> Iterator[str]:
     facts: dict[str, str | None] = {
         "letter": "gone; this is the ledger's copy" if letter.gone else None,
-        "reason": " ".join(part for part in ("" if letter.ours else _FROM_BROKER, redact(letter.reason)) if part),
+        "reason": " ".join(
+            part
+            for part in ("" if letter.ours else _FROM_BROKER, redact(reason_text(letter.reason, letter.attempts)))
+            if part
+        ),
         "error": redact(_error(letter)),
         "counters": tries(letter.attempts, letter.crashes, letter.losses),
         "first failure": instant(letter.first_failed_at),

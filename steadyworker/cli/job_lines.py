@@ -10,10 +10,10 @@ from rich.text import Text
 
 from steadyworker.cli.output import Column, ago, clock_time, instant, screen
 from steadyworker.cli.paused import pause_parts
-from steadyworker.ledger.base import Progress, Row, State
+from steadyworker.ledger.base import Progress, State
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
-from steadyworker.ledger.lost import OVERDUE, advice
-from steadyworker.ledger.need_words import counts_clause, owner_clause, remedy_clause
+from steadyworker.ledger.lost import advice
+from steadyworker.ledger.need_words import cause_text, counts_clause, late_clause, owner_clause, remedy_clause
 from steadyworker.text.redaction import redact
 from steadyworker.units import amount, span
 
@@ -124,7 +124,7 @@ def cells(job: ListedJob, now: float, *, bar: bool = False) -> list[Any]:
         span(run),
         span(until - row.created_at),
         ago(now - progress.at if progress and running else None),
-        row.worker if running else "",
+        _place(job) if running else "",
         why(job, now),
     ]
 
@@ -162,11 +162,10 @@ def why(job: ListedJob, now: float) -> str:
         "no progress for half an hour" if job.need is Need.STUCK else "",
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
-        f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
+        late_clause(job),
         f"no message came for {span(orphan.unseen_for)}; {advice(orphan)}" if orphan is not None else "",
         f"its queue is {'; '.join(pause_parts(job.pause, now))}" if job.pause is not None else "",
-        row.reason,
-        _error(row),
+        cause_text(row),
         counts,
         f"dead letters with this key and another payload: {row.conflicts}" if row.conflicts else "",
         remedy_clause(job),
@@ -174,14 +173,14 @@ def why(job: ListedJob, now: float) -> str:
     return redact("; ".join(dict.fromkeys(part for part in parts if part)))
 
 
+def _place(job: ListedJob) -> str:
+    """Return where a job runs, as `host:pid`; without a process id, the name of its worker process."""
+    owner = job.owner
+    return f"{owner.host}:{owner.pid}" if owner is not None and owner.pid else job.row.worker
+
+
 def _goes_on(job: ListedJob) -> bool:
     return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
-
-
-def _error(row: Row) -> str:
-    """Return the last error, unless the reason already contains it."""
-    error = ": ".join(part for part in (row.error_class, row.error_text) if part)
-    return "" if (row.error_text or row.error_class) in row.reason else error
 
 
 def progress_text(progress: Progress | None) -> str:

@@ -49,7 +49,7 @@ def command(ctx: click.Context, options: Options, *, target: str, keys: Sequence
         text = (
             f"{key} {handled.problem}."
             if handled.problem
-            else f"{key} ({handled.before}): its message is in {queue.name} again."
+            else f"{key} ({handled.before}) is due now: it runs with the next free slot."
         )
         echo(text, err=bool(handled.problem))
 

@@ -13,6 +13,7 @@ from steadyworker.cli.job_lines import as_record, progress_text, state_text, why
 from steadyworker.cli.output import FAR, ago, instant, json_or_text, local_time, tries
 from steadyworker.ledger.facts import Action, Attempt, LinkEvent
 from steadyworker.ledger.listing import ListedJob
+from steadyworker.ledger.need_words import reason_text
 from steadyworker.ledger.story import StoryEntry, StoryKind
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.text.plain_text import printable
@@ -144,7 +145,7 @@ def _ended_text(run: str, attempt: Attempt) -> str:
     taken = span((attempt.ended_at or attempt.started_at) - attempt.started_at)
     error = ": ".join(part for part in (attempt.error_class, attempt.error_text) if part)
     parts = [
-        attempt.reason,
+        reason_text(attempt.reason),
         "" if (attempt.error_text or attempt.error_class) in attempt.reason else error,
         f"checkpoint {attempt.checkpoint_after}" if attempt.checkpoint_after else "",
         f"peak memory {size_text(attempt.peak_memory)}" if attempt.peak_memory is not None else "",

@@ -15,12 +15,12 @@ import secrets
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from typing_extensions import override
 
-from steadyworker.actions.deadletters import Replayed
+from steadyworker.actions.deadletters import DeadLetterQueue, Replayed
 from steadyworker.actions.jobs import JobActions
 from steadyworker.actions.letters import LetterActions
 from steadyworker.actions.report import ActionReport, Handled, QueueActions
@@ -28,6 +28,7 @@ from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.chosen import Choice, ChosenJob
+from steadyworker.dashboard.queues import held_queue
 from steadyworker.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -56,6 +57,12 @@ LAST_JOB = 10.0
 NEEDS_BROKER = ("retry", "reschedule", "replay", "restart", "drop")
 """The actions that need the broker."""
 
+NO_REASON = "by an operator"
+"""The reason of a cancel without one."""
+
+STARTS = ("retry", "replay", "restart")
+"""The actions after which jobs begin, as soon as their queue lets them."""
+
 _ON_LETTERS = ("replay", "restart", "drop")
 _AWAY = (BrokerUnavailable, LedgerUnavailable, PublishFailed, Unsettled)
 _CHANGED = "has changed since"
@@ -78,7 +85,7 @@ _LATE = 1.0
 
 _log = logging.getLogger(__name__)
 
-_Unsure = tuple[str, JobId, str]
+Unsure = tuple[str, JobId, str]
 """An action, and the id and the uid of a job on which its result is unknown."""
 
 
@@ -134,7 +141,7 @@ class Work(Struct):
 
 
 class BulkOrder(Struct, frozen=True):
-    """What a person has asked for: the action, its reason and its delay, and the person."""
+    """What a person has asked for: the action, its reason (or an empty text) and its delay, and the person."""
 
     do: str
     reason: str
@@ -154,9 +161,9 @@ class Bulk:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._works: OrderedDict[str, Work] = OrderedDict()
-        self._unsure: set[_Unsure] = set()
+        self.unsure: set[Unsure] = set()
         self._writing = threading.Lock()
-        self._unwritten: list[_QueuePart] = []
+        self._unwritten: list[JobsPart] = []
 
     def begin(self, order: BulkOrder, choice: Choice) -> Work | None:
         """
@@ -217,7 +224,7 @@ class Bulk:
             for (namespace, queue), some in queues.items():
                 at = self._queue_of(queue)
                 actions = QueueActions(PageLinks(self._options, self._ledger, namespace), at, order.who)
-                part = _QueuePart(self._ledger, work, order, some, self._unsure, actions)
+                part = JobsPart(self._ledger, work, order, some, self.unsure, actions)
                 with self._writing:
                     self._unwritten.append(part)
                 error = self._on_queue(part, namespace, at)
@@ -243,10 +250,22 @@ class Bulk:
             if unlogged
             else "",
         )
-        work.text = redact(" ".join(text for text in texts if text))
-        work.level = "error" if problem or rest or work.failed or unlogged else "fine"
+        stopped = self._stopped(order, list(queues)) if work.done else ""
+        work.text = redact(" ".join(text for text in (*texts, stopped) if text))
+        work.level = "error" if problem or rest or work.failed or unlogged else "warning" if stopped else "fine"
         work.note = work.present = ""
         work.ended_at = self._clock.wall()
+
+    def _stopped(self, order: BulkOrder, queues: Sequence[tuple[str, str]]) -> str:
+        """Return why the jobs of these queues do not begin although the action has made them due; otherwise an empty text."""
+        if order.do not in STARTS or order.delay:
+            return ""
+        try:
+            held = [held_queue(self._ledger, *pair) for pair in queues]
+        except LedgerUnavailable:  # the action itself is done
+            return ""
+        why = "; ".join(each.why for each in held if each.stops)
+        return f"They wait: {why}." if why else ""
 
     def _log(self, work: Work) -> str:
         """Write to the log of actions, and try again while the ledger is away; return why it could not be written."""
@@ -273,7 +292,7 @@ class Bulk:
                 self._unwritten.pop(0)
         return ""
 
-    def _on_queue(self, part: _QueuePart, namespace: str, at: JobQueue) -> SteadyWorkerError | None:
+    def _on_queue(self, part: JobsPart, namespace: str, at: JobQueue) -> SteadyWorkerError | None:
         """Act on the jobs of one queue, and try again while broker or ledger are away; return what ended this early."""
         tries = 0
         while True:
@@ -294,8 +313,12 @@ class Bulk:
                 return error
 
 
-class _QueuePart:
-    """The part of an action that concerns one queue: the jobs that are left, and those that an earlier error left `unsure`."""
+class JobsPart:
+    """
+    The part of an action that concerns one queue: the jobs that are left, and those that an earlier error left `unsure`.
+
+    With `one`, it is an action on one job; `last` is then how the job was handled.
+    """
 
     def __init__(
         self,
@@ -303,9 +326,14 @@ class _QueuePart:
         work: Work,
         order: BulkOrder,
         jobs: Mapping[JobId, ChosenJob],
-        unsure: set[_Unsure],
+        unsure: set[Unsure],
         actions: QueueActions,
+        *,
+        one: bool = False,
     ) -> None:
+        self._one = one
+        self.last: Handled | None = None
+        self._letters: DeadLetterQueue | None = None
         self._ledger = ledger
         self._work = work
         self._order = order
@@ -313,7 +341,7 @@ class _QueuePart:
         self._present: JobId | None = None
         self._unsure = unsure
         self._actions = actions
-        self._unknown: JobId | None = None
+        self.unknown: JobId | None = None
         self.why = ""
         self.ended_at: float | None = None
         self._done: list[str] = []
@@ -340,17 +368,22 @@ class _QueuePart:
         do, order = self._order.do, self._order
         if do in _ON_LETTERS:
             letters = LetterActions(links, at, order.who, logs=False)
+            self._letters = letters.opened()
             rounds = {id.key: id.round for id in self.rest}
+            # With its key, a letter is read without the bodies of others, and a missing letter is an error.
+            keys = list(rounds) if self._one and not any(self._of(id) in self._unsure for id in self.rest) else None
             if do == "drop":
                 return letters.drop(
-                    letters.opened(),
+                    self._letters,
+                    keys,
                     rounds=rounds,
                     gone=True,
                     each=lambda letter: self._count(self._ids[letter.key]),
                     unless=self._unless,
                 )
             return letters.replay(
-                letters.opened(),
+                self._letters,
+                keys,
                 rounds=rounds,
                 gone=True,
                 from_start=do == "restart",
@@ -361,7 +394,7 @@ class _QueuePart:
         jobs, ids = JobActions(links, at, order.who, logs=False), list(self.rest)
         match do:
             case "cancel":
-                return jobs.cancel(ids, order.reason, self._handled, self._unless)
+                return jobs.cancel(ids, order.reason or NO_REASON, self._handled, self._unless)
             case "undo":
                 return jobs.undo(ids, self._handled, self._unless)
             case "retry":
@@ -373,8 +406,8 @@ class _QueuePart:
         """Keep that the result of the job under way is unknown, so that each later attempt handles it again."""
         if self._present is not None:
             self._unsure.add(self._of(self._present))
-            self._unknown, self._present = self._present, None
-            self._work.unknown = self._unknown.key
+            self.unknown, self._present = self._present, None
+            self._work.unknown = self.unknown.key
 
     def note(self, error: SteadyWorkerError, seconds: float) -> None:
         """Note why the action waits, and how long."""
@@ -383,25 +416,25 @@ class _QueuePart:
     def record(self, now: float) -> str:
         """Write how far this came to the log of actions; return why it could not be written, or an empty text."""
         order, done = self._order, list(self._done)
-        unknown = self._present or self._unknown
+        unknown = self._present or self.unknown
         late = 0.0 if self.ended_at is None else now - self.ended_at
         details = (
-            order.reason if order.do == "cancel" else "",
+            order.reason or (NO_REASON if order.do == "cancel" else ""),
             f"in {order.delay:g} s" if order.delay else "",
             "from the start" if order.do == "restart" else "",
-            f"{len(done):,} of {count_text(self._number, 'job')}" if len(done) < self._number else "",
+            f"{len(done):,} of {count_text(self._number, 'job')}" if len(done) < self._number and not self._one else "",
             f"{self._skipped:,} had changed" if self._skipped else "",
             f"{self._failed:,} could not change" if self._failed else "",
-            f"result unknown: {unknown.key}" if unknown is not None else "",
+            f"result unknown: {self.why if self._one else unknown.key}" if unknown is not None else "",
             self._work.stop if self._work.stop != self.why else "",
-            self.why,
+            "" if self._one else self.why,
             f"written {span(late)} later" if late > _LATE else "",
         )
         detail = "; ".join(text for text in details if text)
         keys = done if unknown is None else [unknown.key, *done]
         return self._actions.record(LOGGED.get(order.do, order.do), keys, len(done), detail)
 
-    def _of(self, id: JobId) -> _Unsure:
+    def _of(self, id: JobId) -> Unsure:
         return self._order.do, id, self.rest[id].uid
 
     def _unless(self, id: JobId) -> str:
@@ -442,8 +475,8 @@ class _QueuePart:
         self._unsure.discard(self._of(id))
         del self.rest[id]
         self._present = None
-        if self._unknown == id:
-            self._unknown, self._work.unknown = None, ""
+        if self.unknown == id:
+            self.unknown, self._work.unknown = None, ""
         self._done.append(id.key)
         self._work.done += 1
 
@@ -451,6 +484,7 @@ class _QueuePart:
         id = self._ids[handled.key]
         if handled.problem == _CHANGED:
             return
+        self.last = handled
         if handled.problem:
             self._fail(id, handled.problem)
         else:
@@ -464,6 +498,11 @@ class _QueuePart:
         for id in list(self.rest):
             last = self._ledger.last_round(id.namespace, id.queue, id.key)
             if self._of(id) in self._unsure and (last is None if self._order.do == "drop" else last == id.round + 1):
+                self._count(id)
+            elif self._of(id) in self._unsure and self._order.do == "drop" and not self._has_changed(id):
+                # An earlier attempt has removed the letter, and lost the ledger before it deleted the record.
+                assert self._letters is not None
+                self._letters.forget(id)
                 self._count(id)
             elif self._has_changed(id):
                 self._skip(id)

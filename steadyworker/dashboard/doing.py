@@ -10,21 +10,24 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
-from steadyworker.actions.jobs import JobActions, needs_no_message
-from steadyworker.actions.letters import LetterActions
+from steadyworker.actions.jobs import needs_no_message
 from steadyworker.actions.queues import PauseActions
-from steadyworker.actions.report import ActionReport, QueueActions, Unless
+from steadyworker.actions.report import Handled, QueueActions
 from steadyworker.actions.workers import WorkerActions
 from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
-from steadyworker.dashboard.bulk import DONE, LAST_JOB, LOGGED, NEEDS_BROKER, Bulk, BulkOrder, PageLinks
-from steadyworker.dashboard.chosen import Choice, Choices, Filter, seen_of_job
+from steadyworker.dashboard.bulk import DONE, LAST_JOB, NEEDS_BROKER, STARTS, Bulk, BulkOrder, JobsPart, PageLinks, Work
+from steadyworker.dashboard.chosen import Choice, Choices, chosen_job, seen_of_job
+from steadyworker.dashboard.failures import Sought
 from steadyworker.dashboard.forms import (
     ACTING,
+    LONGEST_REASON,
     MOST_UNTYPED,
     OF_A_JOB,
     OF_A_QUEUE,
@@ -35,7 +38,8 @@ from steadyworker.dashboard.forms import (
     Seals,
     seen_of_pause,
 )
-from steadyworker.errors import LedgerUnavailable, PublishFailed, SteadyWorkerError, Unsettled, delay_in_seconds
+from steadyworker.dashboard.queues import Held, held_queue
+from steadyworker.errors import LedgerUnavailable, SteadyWorkerError, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -50,7 +54,6 @@ _CHANGED = (
 _BEGINS_WITHIN = 5.0
 """The longest time, in seconds, in which an action waits for others; then the request has ended, and the action never begins."""
 
-_UNKNOWN = (LedgerUnavailable, PublishFailed, Unsettled)
 _GOES_ON = ActionResult("", "This goes on, because the broker or the ledger responds slowly. The result appears here.")
 _BUSY = ActionResult("error", "Nothing was done: another action on many jobs goes on. Wait for its end.")
 _NOT_BEGUN = ActionResult("error", "Nothing was done, because other actions take long. Use the form again.")
@@ -67,14 +70,14 @@ class Doing:
         self.seals = Seals()
         self._named = named
         self._turns = threading.Semaphore(ACTING)  # a thread keeps its turn when its request ends before it
-        self._under_way: dict[str, tuple[AskedAction, Visitor]] = {}
+        self._under_way: dict[str, JobsPart] = {}
         self.bulk = Bulk(options, ledger, clock, self._queue_of)
 
     def waits(self, row: Row) -> bool:
         """Return whether a retry can send the job's message again."""
         return not needs_no_message(row)
 
-    def choose(self, wanted: Filter) -> Choice:
+    def choose(self, wanted: Sought) -> Choice:
         """Read and keep the jobs that fit a filter."""
         return self._choices.choose(self._ledger, self._clock.wall(), wanted, self.waits)
 
@@ -103,20 +106,19 @@ class Doing:
         self.bulk.close()
         for _ in range(ACTING):
             self._turns.acquire(timeout=max(0.0, until - self._clock.monotonic()))
-        for wanted, visitor in list(self._under_way.values()):
-            if wanted.do in OF_A_JOB:
-                self._log_unknown(wanted, visitor, "stopped with the page's process")
+        for part in list(self._under_way.values()):
+            part.why = "stopped with the page's process"
+            part.record(self._clock.wall())
 
     def _act(self, wanted: AskedAction, visitor: Visitor, name: str, where: str) -> str:
         if not self.seals.keep_first(name, _GOES_ON):
             return where
-        self._under_way[name] = wanted, visitor
         result: ActionResult | None
         try:
             if wanted.do in OF_MANY:
                 result, where = self._on_many(wanted, visitor, where)
             else:
-                result = self._done(wanted, visitor)
+                result = self._done(wanted, visitor, name)
         except SteadyWorkerError as error:
             result = ActionResult("error", redact(f"{error}"))
         except Exception:  # noqa: BLE001 - one action fails, and the page goes on
@@ -132,9 +134,9 @@ class Doing:
         self.seals.keep_first(name, _NOT_BEGUN)
         return f"{wanted.path}?did={name}"
 
-    def _done(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
+    def _done(self, wanted: AskedAction, visitor: Visitor, name: str) -> ActionResult:
         if wanted.do in OF_A_JOB:
-            return self._on_job(wanted, visitor)
+            return self._on_job(wanted, visitor, name)
         if wanted.do == STOP:
             return self._stop(wanted, visitor)
         return self._on_queue(wanted, visitor) if wanted.do in OF_A_QUEUE else self._on_worker(wanted, visitor)
@@ -145,41 +147,43 @@ class Doing:
     def _use(self, wanted: AskedAction, seen: str, visitor: Visitor) -> bool:
         return self.seals.use(wanted.seal, wanted.do, wanted.on, seen, visitor.name)
 
-    def _on_job(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
+    def _on_job(self, wanted: AskedAction, visitor: Visitor, name: str) -> ActionResult:
         namespace, queue, key = wanted.names
         try:
             delay = _delay(wanted.do, wanted)
         except ValueError as error:
-            return ActionResult("error", f"Nothing was done. {plain_text(str(error))}")
+            return ActionResult("error", f"Nothing was done. {error}")
         round_ = self._ledger.last_round(namespace, queue, key)
         id = JobId(namespace, queue, key, round_ or 0)
         row = self._ledger.read(id)
         if row is None or not self._use(wanted, seen_of_job(wanted.do, row), visitor):
             return ActionResult("error", _CHANGED)
+        work = Work("", wanted.do, visitor.who, "", 1, self._clock.wall())
+        order, job = BulkOrder(wanted.do, wanted.reason, delay, visitor.who), chosen_job(row, waits=True)
         with PageLinks(self._options, self._ledger, namespace) as links:
             at = self._queue_of(queue)
-            if wanted.do in NEEDS_BROKER:
-                links.check(at)
-            begun: list[JobId] = []
-            try:
-                report = _on_one(links, at, visitor, wanted, id, delay, begun)
-            except SteadyWorkerError as error:
-                report = ActionReport(1, (), error)
-        may_be_done = begun and not report.changed and isinstance(report.error, _UNKNOWN)
-        if may_be_done and wanted.do in NEEDS_BROKER:
-            unlogged = self._log_unknown(wanted, visitor, str(report.error))
-            text = f"{str(report.error).removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
-            return ActionResult(
-                "error", redact(f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
-            )
-        return _result(wanted.do, row, report, delay)
-
-    def _log_unknown(self, wanted: AskedAction, visitor: Visitor, why: str) -> str:
-        """Log an action on one job whose result is unknown; return why that was not possible."""
-        namespace, queue, key = wanted.names
-        links = PageLinks(self._options, self._ledger, namespace)
-        actions = QueueActions(links, self._queue_of(queue), visitor.who)
-        return actions.record(LOGGED.get(wanted.do, wanted.do), [key], detail=redact(f"result unknown: {why}"))
+            actions = QueueActions(links, at, visitor.who)
+            part = JobsPart(self._ledger, work, order, {id: job}, self.bulk.unsure, actions, one=True)
+            self._under_way[name] = part
+            problem = part.once(links, at)
+            if problem is not None and wanted.do in NEEDS_BROKER:
+                part.lost_sight()
+            part.why = "" if problem is None else redact(str(problem))
+            unlogged = part.record(self._clock.wall()) if work.done or part.unknown else ""
+        if work.skipped:
+            return ActionResult("error", _CHANGED)
+        if part.unknown is not None:
+            text = f"{part.why.removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
+            text = f"{text} The log of actions has not this: {unlogged}" if unlogged else text
+            return ActionResult("error", redact(text))
+        if part.why or work.failures:
+            return ActionResult("error", part.why or redact(f"Nothing was done: {key} {work.failures[0][1]}."))
+        held = Held()
+        with suppress(LedgerUnavailable):  # the action is done, whatever its queue does
+            if wanted.do in STARTS and not delay:
+                held = held_queue(self._ledger, namespace, queue)
+        done = _logged(_done_text(wanted.do, row, part.last or Handled(key), delay, held), unlogged)
+        return ActionResult("warning", done.text) if held.stops and done.level == "fine" else done
 
     def _on_queue(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
         namespace, queue = wanted.names
@@ -221,7 +225,7 @@ class Doing:
         try:
             delay = _delay(do, wanted)
         except ValueError as error:
-            problem = plain_text(str(error))
+            problem = str(error)
         if number > MOST_UNTYPED and wanted.number.replace(",", "") != str(number):
             problem = f"Expected the number {number}, got {wanted.number!r}."
         if problem:
@@ -230,7 +234,7 @@ class Doing:
             return _BUSY, where
         if not self._use(wanted, str(number), visitor):
             return ActionResult("error", _CHANGED), where
-        work = self.bulk.begin(BulkOrder(do, wanted.reason or _NO_REASON, delay, visitor.who), choice)
+        work = self.bulk.begin(BulkOrder(do, wanted.reason, delay, visitor.who), choice)
         if work is None:
             return _BUSY, where
         return None, f"/doing/{work.name}"
@@ -243,56 +247,25 @@ class Doing:
         return ActionResult("fine", "This stops after its present job.")
 
 
-_NO_REASON = "by an operator"
+def named_queues(workers: Iterable[Any], options: Options) -> Mapping[str, JobQueue]:
+    """Return the queues of these Workers, or the queues with these names, each by its name; raise ConfigError for an invalid one."""
+    return {queue.name: queue for queue in (job_queue(worker, options) for worker in workers)}
 
 
 def _delay(do: str, wanted: AskedAction) -> float:
     """Return the delay of a form in seconds; raise ValueError if it is none, or missing."""
-    needed = do == "reschedule"
-    return delay_in_seconds(wanted.delay) if needed or (wanted.delay and OF_A_JOB[do].field == "delay") else 0.0
+    if do != "reschedule" and not (wanted.delay and "delay" in OF_A_JOB[do].fields):
+        return 0.0
+    try:
+        return delay_in_seconds(wanted.delay)
+    except ValueError:
+        got = plain_text(wanted.delay, LONGEST_REASON)
+        raise ValueError(f"Expected a time such as 90s, 2h or 1d, at most ten years, got {got!r}.") from None
 
 
-def _on_one(
-    links: PageLinks, at: JobQueue, visitor: Visitor, wanted: AskedAction, id: JobId, delay: float, begun: list[JobId]
-) -> ActionReport:
-    """Act on one job, and put it into `begun` directly before its first change."""
-
-    def unless(id: JobId) -> str:
-        begun.append(id)
-        return ""
-
-    actions = JobActions(links, at, visitor.who)
-    match wanted.do:
-        case "cancel":
-            return actions.cancel([id], wanted.reason or _NO_REASON, unless=unless)
-        case "undo":
-            return actions.undo([id], unless=unless)
-        case "retry":
-            return actions.retry([id], unless=unless)
-        case "reschedule":
-            return actions.reschedule([id], delay, unless=unless)
-        case _:
-            return _on_letter(LetterActions(links, at, visitor.who), wanted.do, id, delay, unless)
-
-
-def _on_letter(actions: LetterActions, do: str, id: JobId, delay: float, unless: Unless) -> ActionReport:
-    """Replay or drop the dead letter of a job, and no other letter with its key."""
-    letters, rounds = actions.opened(), {id.key: id.round}
-    if do == "drop":
-        return actions.drop(letters, [id.key], rounds=rounds, unless=unless)
-    return actions.replay(letters, [id.key], rounds=rounds, from_start=do == "restart", delay=delay, unless=unless)
-
-
-def _result(do: str, row: Row, report: ActionReport, delay: float) -> ActionResult:
-    """Return the result of an action on one job."""
-    if report.error is not None:
-        return ActionResult("error", redact(str(report.error)))
-    if not report.handled:
-        return ActionResult("error", f"Nothing was done: {row.id.key} has no dead letter.")
-    handled = report.handled[0]
-    key = handled.key
-    if handled.problem:
-        return ActionResult("error", redact(f"Nothing was done: {key} {handled.problem}."))
+def _done_text(do: str, row: Row, handled: Handled, delay: float, held: Held) -> str:
+    """Return what an action has done with one job; `held` is that of its queue."""
+    key = row.id.key
     match do:
         case "cancel" if handled.before is JobState.RUNNING:
             text = f"Cancel sent: {key} was running, and a worker process receives a cancel within 2 s."
@@ -300,15 +273,21 @@ def _result(do: str, row: Row, report: ActionReport, delay: float) -> ActionResu
             text = f"{key} is cancelled (it was {handled.before}): it will not run again."
         case "undo":
             text = f"{key} is no longer cancelled: it runs when its message arrives."
+        case "retry" if held.stops:
+            text = f"{key} ({handled.before}) is due now, but {held.why}."
         case "retry":
-            text = f"{key} ({handled.before}) is due now: it runs with the next free slot."
+            text = f"{key} ({handled.before}) is due now: it runs with the next free slot{held.added}."
+        case "replay" | "restart" if held.stops:
+            text = f"{key} is replayed, but {held.why}."
         case "replay" | "restart":
-            text = f"{key} is in {row.id.queue} again, in its next round{f', due in {span(delay)}' if delay else ''}."
+            begin = "from its last checkpoint" if do == "replay" and row.checkpoint is not None else "from the start"
+            when = f"in {span(delay)}" if delay else "with the next free slot"
+            text = f"{key} runs again {when}, {begin}{held.added}."
         case "drop":
             text = f"{key} is dropped: its dead letter and its record are deleted."
         case _:
             text = f"{key} ({handled.before}): due in {span(handled.due_in)}."
-    return _logged(text, report.unlogged)
+    return text
 
 
 def _logged(text: str, unlogged: str) -> ActionResult:

@@ -11,13 +11,10 @@ from steadyworker.dashboard.estimates import left_text, rate_text
 from steadyworker.ledger.base import Progress, Row, State
 from steadyworker.ledger.facts import MOST_ATTEMPTS
 from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Liveness, Need, OwnerNow
-from steadyworker.ledger.lost import OVERDUE
+from steadyworker.ledger.need_words import cause_text, late_clause
 from steadyworker.ledger.story_words import BECAUSE
 from steadyworker.text.redaction import redact
 from steadyworker.units import amount, count_text, span
-
-EXHAUSTED = "exhausted"
-"""The reason of a job that failed `max_attempts` times, as the decision on a run writes it."""
 
 FEW_STEPS, SOON = 5, 60.0
 """A run without progress may hang after so many of its usual steps, but not before these seconds."""
@@ -66,8 +63,8 @@ class JobLine(Struct, frozen=True):
         return moves(self.silent, self.step)
 
 
-def job_line(job: ListedJob, now: float, began: str = "") -> JobLine:
-    """Return the row of a job; `began` is the text of `began_text`."""
+def job_line(job: ListedJob, now: float, began: str = "", held: str = "") -> JobLine:
+    """Return the row of a job; `began` is the text of `began_text`, and `held` is why no job of its queue begins now."""
     row, progress, owner = job.row, job.progress, job.owner
     runs = row.state is State.RUNNING
     goes_on = runs and job.need is not Need.STUCK and owner is not None and owner.liveness is Liveness.ALIVE
@@ -92,7 +89,7 @@ def job_line(job: ListedJob, now: float, began: str = "") -> JobLine:
         place,
         owner_text(owner) if owner is not None else "",
         tries_text(job),
-        why_text(job),
+        why_text(job, held),
         began,
     )
 
@@ -146,7 +143,9 @@ def tries_text(job: ListedJob) -> str:
 
 
 def began_text(runs: int, because: str) -> str:
-    """Return the number of a job's kept runs, and why the last of them began, such as `run 2, its retry`."""
+    """Return the number of a job's kept runs, and why the last of them began, such as `run 2, its retry`; empty for a first run."""
+    if runs == 1 and because == "new":
+        return ""
     first, semicolon, more = because.partition(";")
     number = f"run {runs}" if runs < MOST_ATTEMPTS else f"run {runs} or later"
     return redact(f"{number}, {BECAUSE.get(first, first)}{semicolon}{more}") if runs else ""
@@ -163,29 +162,19 @@ def owner_text(owner: OwnerNow) -> str:
             return "gone"
 
 
-def why_text(job: ListedJob) -> str:
-    """Return the reason of the job's state: a cancel, the due time, and the last error."""
-    row, orphan = job.row, job.orphan
-    error = ": ".join(part for part in (row.error_class, row.error_text) if part)
-    reason = reason_text(row)
-    if (row.error_text or row.error_class) not in row.reason:
-        reason = f"{reason}{': ' if row.reason == EXHAUSTED else '; ' if reason else ''}{error}"
+def why_text(job: ListedJob, held: str = "") -> str:
+    """Return the reason of the job's state: a cancel, the due time, what it waits for, and the last error."""
+    row, orphan, cause = job.row, job.orphan, cause_text(job.row)
+    due = row.state is State.MOVED and not row.due_in
     parts = [
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
-        f"late by {span(row.late_by)}" if row.late_by > OVERDUE and orphan is None else "",
+        late_clause(job),
         f"no message came for {span(orphan.unseen_for)}" if orphan is not None else "",
-        reason,
+        held if due or row.state is State.INTERRUPTED else "",
+        f"last run: {cause}" if due and (row.error_class or row.error_text) else cause,
     ]
     return redact("; ".join(dict.fromkeys(part for part in parts if part)))
-
-
-def reason_text(row: Row) -> str:
-    """Return the reason of a job's state; after its last attempt, that it was given up."""
-    if row.reason != EXHAUSTED:
-        return row.reason
-    attempts = row.counters.attempts
-    return f"gave up after {count_text(attempts, 'failure')}" if attempts else "gave up"
 
 
 def _state(job: ListedJob) -> tuple[str, str]:

@@ -257,8 +257,6 @@ class JobFilter(Struct, frozen=True):
         namespace, queue: Only rows of this namespace, or of this queue.
         states: Only rows whose state is one of these.
         last: If True, only rows that are the last round of their key.
-        late_by: Only rows that are the last round of their key, and whose `late_by` is more than this many seconds.
-        lost: With `late_by`, also the rows that are not done or dead, and whose crashes and losses together are at least this many.
         kept: If True, only rows that are the last round of their key, and whose message the ledger has.
         snoozed: If True, only rows with the reason of a snooze; if False, only all other rows.
         since: Only rows whose last end is at or after this wall-clock time; if the row has no end, its last start, or its creation.
@@ -268,10 +266,8 @@ class JobFilter(Struct, frozen=True):
     namespace: str | None = None
     queue: str | None = None
     states: tuple[State, ...] | None = None
-    late_by: float | None = None
     kept: bool = False
     last: bool = False
-    lost: int | None = None
     snoozed: bool | None = None
     since: float | None = None
     grep: str | None = None

@@ -49,6 +49,11 @@ MOST_LATE = 10_000
 SILENT_RENEWALS = 2
 """The number of missed renewals from which a worker process counts as silent."""
 
+AT_ONCE = 500
+"""The number of jobs that need a person which a listing reads at once."""
+
+_LATE = (Need.STRANDED, Need.OVERDUE)
+_NEEDLESS = frozenset({JobState.DONE, JobState.CANCEL_WAITING})
 _WAITING = (State.MOVING, State.MOVED)
 STATES: Mapping[JobState, tuple[State, ...]] = {
     JobState.RUNNING: (State.RUNNING,),
@@ -284,36 +289,36 @@ class Listing:
                         continue
                     progress = self._ledger.last_progress(row.id)
                     need = None if round_ != last else self._need(row)
-                    late = need in (Need.STRANDED, Need.OVERDUE)
+                    late = need in _LATE
                     if self._has_text(row, progress) and (late or not self._wanted.overdue):
                         yield self._job(row, progress, need)
 
     def _ordered(self) -> Iterator[ListedJob]:
         """Yield the jobs that need a person, then those that run or wait; a job can come twice."""
-        yield from self._stranded()
-        wanted, read = self._wanted, self._ledger.jobs
-        for row, progress in read(replace(wanted.query(), late_by=OVERDUE, lost=None if wanted.overdue else CRASHES)):
-            yield self._job(row, progress, self._need(row))
-        if wanted.overdue:
+        yield from self._in_need()
+        if self._wanted.overdue:
             return
-        running = [self._job(row, progress) for row, progress in read(wanted.query(State.RUNNING))]
-        yield from (job for job in running if job.need is not None)
-        fresh = max(self._now - DAY, wanted.since or 0.0)
-        if wanted.states is None or JobState.DEAD in wanted.states:
-            for row, progress in read(replace(wanted.query(State.DEAD), last=True, since=fresh)):
-                if row.job_state is JobState.DEAD:
-                    yield self._job(row, progress, Need.DEAD)
-        yield from running
+        wanted, read = self._wanted, self._ledger.jobs
+        for row, progress in read(wanted.query(State.RUNNING)):
+            yield self._job(row, progress)
         for snoozed in (False, True):
             for row, progress in read(replace(wanted.query(*_WAITING), snoozed=snoozed)):
                 yield self._job(row, progress)
 
-    def _stranded(self) -> Iterator[ListedJob]:
-        for orphan in [each for pair in self._bindings for each in self._orphans_of(*pair).values()]:
-            if orphan.hindrance is not None:
-                progress = self._ledger.last_progress(orphan.row.id)
-                if self._has_text(orphan.row, progress):
-                    yield self._job(orphan.row, progress, Need.STRANDED)
+    def _in_need(self) -> Iterator[ListedJob]:
+        """Yield the jobs that need a person, the most urgent first; read no more of them than can fit."""
+        wanted, offset, number = self._wanted, 0, 1
+        if wanted.states is not None and wanted.states <= _NEEDLESS:
+            return
+        dead = wanted.states is None or JobState.DEAD in wanted.states
+        while offset < number:
+            part = self.needing(offset, AT_ONCE)
+            number, offset = part.number, offset + max(1, len(part.jobs))
+            for job in part.jobs:
+                if (wanted.overdue and job.need not in _LATE) or (not dead and job.need is Need.DEAD):
+                    return
+                if self._has_text(job.row, job.progress):
+                    yield job
 
     def _has_text(self, row: Row, progress: Progress | None) -> bool:
         note = progress.note if progress is not None else ""

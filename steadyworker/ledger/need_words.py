@@ -10,19 +10,50 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from steadyworker.ledger.fleet import Trouble, WorkerNow
+from steadyworker.ledger.base import Row, State
+from steadyworker.ledger.fleet import Trouble, WorkerNow, unready
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow
+from steadyworker.ledger.lost import OVERDUE
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
 
-START_ONE = "start one with `steadyworker run`"
+START_ONE = "start one with `steadyworker run MODULE:CLASS`"
 """The remedy for a queue that no worker process consumes."""
+
+EXHAUSTED = "exhausted"
+"""The reason of a job that failed `max_attempts` times, as the decision on a run writes it."""
 
 
 def sentence(*clauses: str) -> str:
     """Return these clauses as one sentence, without recognised secrets; an empty text without a clause."""
     text = redact("; ".join(dict.fromkeys(filter(None, clauses)))).removesuffix(".")
     return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def reason_text(reason: str, attempts: int = 0) -> str:
+    """Return the reason of a job's state, or of the end of a run, for people; `attempts` is the number of failures, if it is known."""
+    if reason != EXHAUSTED:
+        return reason
+    return f"gave up after {count_text(attempts, 'failure')}" if attempts else "gave up"
+
+
+def cause_text(row: Row) -> str:
+    """Return the reason of a job's state, and the last error unless the reason already has it."""
+    error = ": ".join(part for part in (row.error_class, row.error_text) if part)
+    reason = reason_text(row.reason, row.counters.attempts)
+    if not error or (row.error_text or row.error_class) in row.reason:
+        return reason
+    return f"{reason}{': ' if row.reason == EXHAUSTED else '; ' if reason else ''}{error}"
+
+
+def late_clause(job: ListedJob) -> str:
+    """Return how late a job is whose message may still come; empty if it is not late, or has its `Orphan`."""
+    late = job.row.late_by
+    if not late or job.orphan is not None:
+        return ""
+    if late <= OVERDUE:
+        return f"due for {span(late)}" if job.row.state is State.MOVED else ""
+    return f"late by {span(late)}"
 
 
 def counts_clause(job: ListedJob) -> str:
@@ -70,7 +101,7 @@ def remedy_clause(job: ListedJob) -> str:
         case Need.CRASHING | Need.STUCK:
             return f"`steadyworker cancel {named}` ends it"
         case Need.OVERDUE if not job.unsure and job.orphan is None and job.owner is None and job.pause is None:
-            return f"`steadyworker retry {named}` starts it"
+            return f"`steadyworker retry {named}` sends its message again"
         case _:
             return ""
 
@@ -108,9 +139,10 @@ def trouble_clauses(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
             texts = [f"no progress of {first}{more} for half an hour: `steadyworker cancel` ends it"]
         case Trouble.NOT_READY:
             errors = [found.text for found in report.findings if found.level == "error"] if report is not None else []
-            texts = [*(report.not_ready if report is not None else ()), *errors]
+            texts = [*(unready(report) if report is not None else ()), *errors]
         case Trouble.QUIET:
-            texts = ["receives no messages, by order: `kill -USR2` resumes it"]
+            pid = "" if report is None else f" {report.pid}"
+            texts = [f"starts no new jobs, by order: `kill -USR2{pid}` resumes it"]
     return texts
 
 

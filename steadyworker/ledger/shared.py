@@ -157,7 +157,7 @@ def orders_of(found: Sequence[Sequence[Any]]) -> Orders:
 
 def filter_values(which: JobFilter) -> Values:
     """Return the conditions of a listing, without the states, because the two databases need different forms for states."""
-    names = ("namespace", "queue", "late_by", "lost", "kept", "last", "snoozed", "since", "grep")
+    names = ("namespace", "queue", "kept", "last", "snoozed", "since", "grep")
     return {name: getattr(which, name) for name in names} | {"snooze": SNOOZED}
 
 
@@ -177,7 +177,7 @@ def need_of(number: int | None) -> Need | None:
 
 def unfinished(which: JobFilter) -> bool:
     """Return whether only jobs that are neither done nor dead can fit these conditions."""
-    return which.late_by is not None or not ENDED & frozenset(State if which.states is None else which.states)
+    return not ENDED & frozenset(State if which.states is None else which.states)
 
 
 def attempt_of(found: Sequence[Any]) -> Attempt:

@@ -73,6 +73,12 @@ class DeadJobs:
         message = self._ledger.message(id)
         return None if message is None else kept_letter(row, message)
 
+    def is_gone(self, key: str) -> bool:
+        """Return whether the job of this key is dead in its last round, and the ledger has no copy of its message."""
+        last = self._last(key)
+        row = None if last is None else self._ledger.read(last)
+        return row is not None and row.state is State.DEAD and self._ledger.message(row.id) is None
+
     def awaits_replay(self, key: str) -> bool:
         """Return whether the job of this key was replayed, and waits for its first message; this message can be lost or unpublished."""
         last = self._last(key)
@@ -137,9 +143,11 @@ class DeadJobs:
     def forget(self, letter: DeadLetter) -> None:
         """Delete the rows of a dropped job: the letter's round, and each dead round before it, because such a round can have a message, too."""
         row = self.row(letter)
-        if row is None or not self.is_dead(row, letter):  # the row can be another job's
-            return
-        id = row.id
+        if row is not None and self.is_dead(row, letter):  # otherwise the row can be another job's
+            self.forget_dropped(row.id)
+
+    def forget_dropped(self, id: JobId) -> None:
+        """Delete the rows of a dropped job, which are this round's and those of the dead rounds before it."""
         while (row := self._ledger.read(id)) is not None:
             if row.state is State.DEAD:
                 # `forget` keeps a row with a checkpoint for the next round; a dropped job has no next round.

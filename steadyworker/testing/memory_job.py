@@ -260,14 +260,8 @@ def fits(row: Row, which: JobFilter, last_round: int, note: str) -> bool:
         which.namespace in (None, row.id.namespace)
         and which.queue in (None, row.id.queue)
         and (which.states is None or row.state in which.states)
-        and (which.late_by is None or row.late_by > which.late_by or _is_lost(row, which.lost))
-        and (row.id.round == last_round or (which.late_by is None and not which.kept and not which.last))
+        and (row.id.round == last_round or not (which.kept or which.last))
         and (which.snoozed is None or which.snoozed == (row.reason.startswith(SNOOZED) and not row.error_class))
         and (which.since is None or (row.ended_at or row.started_at or row.created_at) >= which.since)
         and (which.grep is None or any(which.grep.lower() in text.lower() for text in texts))
     )
-
-
-def _is_lost(row: Row, lost: int | None) -> bool:
-    ended = row.state in (State.DONE, State.DEAD)
-    return lost is not None and not ended and row.counters.crashes + row.counters.losses >= lost

@@ -132,7 +132,9 @@ class Queues:
         with Connections(self.options) as links:
             links.ledger().progress(row.token, progress)
 
-    def dead(self, key: str, body: bytes = BODY, *, copies: int = 1, checkpoint: bytes | None = b"7") -> None:
+    def dead(
+        self, key: str, body: bytes = BODY, *, copies: int = 1, checkpoint: bytes | None = b"7", keep: bool = True
+    ) -> None:
         """A job of `exports` that failed for good."""
         counters = Counters(attempts=5, losses=1, first_failed_at=1_700_000_000.0)
         verdict = Verdict(Moving.DEAD, "exhausted", counters, error_class="ValueError", error_text="no such merchant")
@@ -148,7 +150,7 @@ class Queues:
                     links.adapter(_EXPORTS).publish(copy)
             assert ledger.moved(row.token)
 
-        self.job(key, die, body)
+        self.job(key, die, body, keep=keep)
 
     def conflict(self, key: str, body: bytes) -> None:
         """A dead letter of another payload, whose key is that of a job of `exports`."""

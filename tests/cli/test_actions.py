@@ -169,7 +169,7 @@ def test_a_job_that_waits_for_a_retry_runs_now(command: Command, queues: Queues)
     """Its message has the next hop, and the ledger waits for that message: the delayed one counts as a duplicate."""
     before = queues.job("k-1", waits(3600.0))
     done = command("retry", "exports", "k-1")
-    assert (done.exit_code, done.output) == (0, "k-1 (retrying): its message is in exports again.\n")
+    assert (done.exit_code, done.output) == (0, "k-1 (retrying) is due now: it runs with the next free slot.\n")
     after = row_of(queues, "k-1")
     assert (after.hop, after.due_in, after.counters) == (before.hop + 1, 0.0, Counters(attempts=1))
     (delivery,) = received(queues.options, "exports", 1)
@@ -259,7 +259,7 @@ def test_a_replay_can_be_delayed(command: Command, queues: Queues) -> None:
 def test_chosen_letters_are_dropped(command: Command, queues: Queues) -> None:
     queues.dead("k-1")
     assert command("dead", "drop", "exports", "--reason", "exhausted").exit_code == 64
-    done = command("dead", "drop", "exports", "--reason", "exhausted", "--yes")
+    done = command("dead", "drop", "exports", "--reason", "gave up after", "--yes")
     assert (done.stdout, done.stderr) == ("k-1: dropped\n", "1 dead letter dropped.\n")
     assert [action.what for action in logged(queues)] == ["drop"]
 

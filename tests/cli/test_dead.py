@@ -22,7 +22,7 @@ def test_list_has_a_line_per_job_with_why(shell: Shell, queues: Queues) -> None:
     done = shell("dead", "list", "app:Exports")
     assert done.code == 0
     assert [line.split()[0] for line in done.lines] == ["KEY", "k-1", "k-2"]
-    assert done.lines[1].endswith("exhausted (ValueError: no such merchant)")
+    assert done.lines[1].endswith("gave up after 5 failures (ValueError: no such merchant)")
 
 
 def test_list_as_json_removes_nothing(shell: Shell, queues: Queues) -> None:
@@ -45,7 +45,7 @@ class TestShow:
         done = shell("dead", "show", "app:Exports", "k-1")
         assert done.code == 0
         for text in (
-            "exhausted",
+            "gave up after 5 failures",
             "ValueError: no such merchant",
             "5 attempts",
             "dead since:",
@@ -119,7 +119,9 @@ class TestALetterThatIsGone:
         queues.dead("k-2")
         done = shell("dead", "list", "app:Exports")
         assert [line.split()[0] for line in done.lines] == ["KEY", "k-2", "k-1"]
-        assert done.lines[2].endswith("letter gone, kept in the ledger: exhausted (ValueError: no such merchant)")
+        assert done.lines[2].endswith(
+            "letter gone, kept in the ledger: gave up after 5 failures (ValueError: no such merchant)"
+        )
         (shown,) = shell("dead", "show", "app:Exports", "k-1", "--json").records
         assert (shown["letter_gone"], shown["copies"], shown["payload"]["merchant"]) == (True, 0, "m-17")
         assert shell("dead", "show", "app:Exports", "k-1", "--body").out == f"{BODY.decode()}\n"

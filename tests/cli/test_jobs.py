@@ -187,7 +187,7 @@ def attend(queues: Queues) -> None:
     [
         (replace(ROW, due_in=90.0, reason="again"), "due in 1 min 30 s; again"),
         (replace(ROW, late_by=7300.0), "late by 2 h 01 min"),
-        (replace(ROW, late_by=60.0), ""),
+        (replace(ROW, late_by=60.0), "due for 1 min 00 s"),
         (replace(ROW, cancel_reason="wrong month"), "cancelled: wrong month"),
         (replace(ROW, counters=Counters(crashes=2, losses=1)), "2 crashes, 1 loss"),
         (replace(ROW, counters=Counters(crashes=1, losses=2)), "1 crash, 2 losses"),

@@ -103,7 +103,7 @@ def test_an_unfinished_job_gets_its_message_again(
     assert lost(queues, row) == ["k-1"]
     done = retry("k-1")
     assert done.exit_code == 0, done.output
-    assert done.output.endswith("its message is in exports again.\n")
+    assert done.output.endswith("is due now: it runs with the next free slot.\n")
     (delivery,) = queues.received("exports", 1)
     assert (delivery.body, delivery.headers["sw-hop"], delivery.headers[UID]) == (BODY, hop, row.uid)
     assert lost(queues, row) == []

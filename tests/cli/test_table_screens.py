@@ -32,13 +32,13 @@ ACTIONS = [
 ]
 DEAD_80 = """\
 KEY                       ATTEMPTS  FIRST FAILED          WHY
-export-m-17                      5  2023-11-14T22:13:20Z  exhausted (ValueError…
+export-m-17                      5  2023-11-14T22:13:20Z  gave up after 5 failu…
 report-of-the-whole-yea…         0  –                     letter gone, kept in …
 unkeyed-1f                       0  –                     (put here by the brok…
 """
 DEAD_140 = """\
 KEY                                  ROUND  ATTEMPTS  CRASHES  LOSSES  FIRST FAILED          COPIES  WHY
-export-m-17                              0         5        0       1  2023-11-14T22:13:20Z       2  exhausted (ValueError: no such merchan…
+export-m-17                              0         5        0       1  2023-11-14T22:13:20Z       2  gave up after 5 failures (ValueError: …
 report-of-the-whole-year-for-merch…      2         0        0       0  –                          0  letter gone, kept in the ledger: cance…
 unkeyed-1f                               0         0        0       0  –                          1  (put here by the broker) expired
 """
@@ -86,7 +86,9 @@ def letters(width: int, *, verbose: bool = False) -> str:
 
 
 def test_verbose_has_the_whole_cause_of_a_dead_letter_below_it() -> None:
-    assert "\n  exhausted (ValueError: no such merchant: m-17 at amqp://app:***@broker/)\n" in letters(80, verbose=True)
+    assert "\n  gave up after 5 failures (ValueError: no such merchant: m-17 at amqp://app:***@broker/)\n" in letters(
+        80, verbose=True
+    )
 
 
 def test_dead_letters_on_every_screen(width: int) -> None:

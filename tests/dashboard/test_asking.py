@@ -19,7 +19,7 @@ from steadyworker.clock import SystemClock, Times
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard import app, asking
 from steadyworker.dashboard.access import checked_access
-from steadyworker.dashboard.application import application
+from steadyworker.dashboard.application import application, opens
 from steadyworker.dashboard.asking import BrokerAsker
 from steadyworker.dashboard.cli import dashboard as command
 from steadyworker.depth import Depth
@@ -273,8 +273,8 @@ def test_the_adapter_is_that_of_the_worker_whom_the_command_names(tmp_path: Path
         return object()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "open_adapter_for", open_adapter)
-        opens = command._opens(command._named((f"{__name__}:Exports",), options), options)
-        opens(QUEUE)
-        opens("another")
+        patch.setattr("steadyworker.dashboard.application.open_adapter_for", open_adapter)
+        opened_as = opens(command._named((f"{__name__}:Exports",), options), options)
+        opened_as(QUEUE)
+        opened_as("another")
     assert opened == [("exports.lost", False), ("another", False)]

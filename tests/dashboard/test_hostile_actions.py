@@ -19,6 +19,7 @@ from steadyworker.backends import connections
 from steadyworker.backends.connections import Connections, job_queue
 from steadyworker.backends.opening import namespace_of, open_ledger
 from steadyworker.config.resolve import Options, load
+from steadyworker.dashboard import app
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.bulk import BulkOrder
 from steadyworker.delivery import KEY, Delivery
@@ -32,7 +33,7 @@ from tests.cli.kit import BODY, Queues
 from tests.cli.test_retry import interrupt
 from tests.conftest import Eventually
 from tests.dashboard.kit import request
-from tests.dashboard.test_forms import Site, doing_of, ended, many, queues, register, site
+from tests.dashboard.test_forms import ONE, Site, doing_of, ended, many, queues, register, site
 from tests.support.ledgers import make_ledger
 
 __all__ = ["queues", "site"]
@@ -178,6 +179,20 @@ def test_an_action_uses_the_dead_letter_queue_of_the_worker(
     assert letters_of(options, Exports) == []
 
 
+@ONE
+def test_an_action_of_a_mounted_page_uses_the_dead_letter_queue_of_the_worker(
+    options: Options, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.cli.kit._EXPORTS", job_queue(Exports, options))
+    queues.dead("k-1")
+    with closing(open_ledger(options)) as ledger:
+        site = Site(options, ledger)
+        settings: dict[str, Any] = {"ledger": options.ledger, "broker": options.broker, "behind_login": True}
+        site.app = app(**settings, allow_actions=True, workers=[Exports])
+        assert site.do(site.job_path("k-1"), "drop") == "k-1 is dropped: its dead letter and its record are deleted."
+    assert letters_of(options, Exports) == []
+
+
 def test_an_action_uses_the_key_header_of_the_worker(
     options: Options, queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +233,63 @@ def test_after_an_outage_an_action_on_many_jobs_checks_the_broker_again(
     text = many(site, where, "retry", eventually)
     assert text.startswith("1 of 3 jobs sent again. Then: Expected the broker of the job, ")
     assert "got 'another-broker'" in text
+
+
+@contextmanager
+def a_ledger_that_forgets_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The ledger goes away between the removal of a letter and the end of its record."""
+
+    def cut(self: DeadJobs, letter: DeadLetter) -> None:
+        raise LedgerUnavailable("Expected an answer, got none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadJobs, "forget", cut)
+        yield
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["message kept", "message not kept"])
+def test_the_next_drop_deletes_the_record_that_a_drop_without_ledger_has_left(
+    site: Site, queues: Queues, monkeypatch: pytest.MonkeyPatch, *, keep: bool
+) -> None:
+    queues.dead("k-1", keep=keep)
+    path = site.job_path("k-1")
+    with a_ledger_that_forgets_nothing(monkeypatch):
+        why = "Expected an answer, got none"
+        assert site.do(path, "drop") == f"{why}. k-1 may be dropped: a next attempt is safe."
+    assert (letters(site), jobs(site, State.DEAD)) == ([], [("k-1", 0)])
+    assert site.do(path, "drop") == "k-1 is dropped: its dead letter and its record are deleted."
+    assert jobs(site, State.DEAD) == []
+    assert [(what, keys, detail) for _, what, _, keys, detail in site.log()] == [
+        ("drop", ("k-1",), ""),
+        ("drop", ("k-1",), f"result unknown: {why}"),
+    ]
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["message kept", "message not kept"])
+def test_the_next_drop_of_many_deletes_the_records_that_a_drop_without_ledger_has_left(
+    site: Site, queues: Queues, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, *, keep: bool
+) -> None:
+    monkeypatch.setattr("steadyworker.dashboard.bulk.WAITS", ())
+    queues.dead("k-1", keep=keep)
+    where = site.choose("/choose?state=dead")
+    with a_ledger_that_forgets_nothing(monkeypatch):
+        assert "k-1 may be dropped" in many(site, where, "drop", eventually)
+    assert (letters(site), jobs(site, State.DEAD)) == ([], [("k-1", 0)])
+    assert many(site, where, "drop", eventually) == "1 of 1 job dropped."
+    assert jobs(site, State.DEAD) == []
+
+
+def test_a_drop_of_a_job_whose_letter_is_gone_names_this(site: Site, queues: Queues) -> None:
+    """Nothing shows that its letter was removed, and it can be elsewhere; so its record stays."""
+    queues.dead("k-1", keep=False)
+    with Connections(site.options) as links:
+        found: DeadLetterQueue = LetterActions(links, job_queue("exports", site.options)).opened()
+        with found._open_letters() as held:
+            for delivery in held:
+                held.drop(delivery)
+    said = site.do(site.job_path("k-1"), "drop")
+    assert said.endswith("the job is dead, but its letter is gone, and the ledger has no copy of its message.")
+    assert jobs(site, State.DEAD) == [("k-1", 0)]
 
 
 def test_a_drop_whose_result_is_unknown_leaves_a_new_job_of_the_same_key(
@@ -469,7 +541,7 @@ def test_a_stop_of_the_process_waits_for_an_action_on_one_job(
             threading.Timer(0.2, slow.goes_on.set).start()
         doing_of(site).close()
         details = [(keys, detail) for *_, keys, detail in site.log()]
-        expected = "by an operator" if ends else "result unknown: stopped with the page's process"
+        expected = "by an operator" if ends else "by an operator; result unknown: stopped with the page's process"
         assert details == [(("k-1",), expected)]
     finally:
         slow.goes_on.set()

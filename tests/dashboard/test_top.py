@@ -43,11 +43,11 @@ from tests.support.ledgers import make_ledger
 
 RUNNING_80 = """\
  1 Running   2 Queues   3 Workers   4 Failures   5 Actions
-6 jobs, 3 need a person
+6 jobs listed, 4 running, 3 need a person
   KEY       STATE     ATTEMPTS  PROGRESS         ELAPSED  WHY
   crashing  retrying         0                         –  2 crashes; due in 9 …
   stuck     running          0  10% 10/100…  41 min 30 s  no progress for half…
-  failed    dead             0                       0 s  exhausted; ValueErro…
+  failed    dead             0                       0 s  gave up: ValueError:…
   lost      gone             0                      30 s  taken over by anothe…
   well      running          0  50% 50/100…   1 min 30 s  about 4 min 30 s left
   detached  running          0               41 min 30 s  its worker has no co…
@@ -68,7 +68,7 @@ FAILURES_80 = """\
 2 failed jobs, 2 need a person
   KEY       STATE     ATTEMPTS  PROGRESS  ELAPSED  WHY
   crashing  retrying         0                  –  2 crashes; due in 9 min 30 …
-  failed    dead             0                0 s  exhausted; ValueError: cann…
+  failed    dead             0                0 s  gave up: ValueError: cannot…
 """
 ACTIONS_80 = """\
 3 actions
@@ -91,16 +91,16 @@ KEYS: list[tuple[str, str]] = [
     ("end up x", "* well  "),
     ("l x", "* detached  "),
     ("l h x", "* crashing  "),
-    ("x x x", "6 jobs, 3 need a person; 3 selected\n"),
-    ("x up x", "6 jobs, 3 need a person\n"),
+    ("x x x", "6 jobs listed, 4 running, 3 need a person; 3 selected\n"),
+    ("x up x", "6 jobs listed, 4 running, 3 need a person\n"),
     ("A", "6 selected\n"),
-    ("A A", "6 jobs, 3 need a person\n"),
+    ("A A", "6 jobs listed, 4 running, 3 need a person\n"),
     ("p", "; the refresh is stopped: p resumes it\n"),
-    ("p p", "6 jobs, 3 need a person\n"),
-    ("slash s t u c enter", "1 job, 1 needs a person; only with 'stuc'\n"),
-    ("slash e x p o r t s enter", "6 jobs, 3 need a person; only with 'exports'\n"),
-    ("slash s t u c enter slash ctrl+u enter", "6 jobs, 3 need a person\n"),
-    ("slash q escape", "6 jobs, 3 need a person\n"),
+    ("p p", "6 jobs listed, 4 running, 3 need a person\n"),
+    ("slash s t u c enter", "1 job listed, 1 running, 1 needs a person; only with 'stuc'\n"),
+    ("slash e x p o r t s enter", "6 jobs listed, 4 running, 3 need a person; only with 'exports'\n"),
+    ("slash s t u c enter slash ctrl+u enter", "6 jobs listed, 4 running, 3 need a person\n"),
+    ("slash q escape", "6 jobs listed, 4 running, 3 need a person\n"),
     ("3 slash H O S T minus 4 enter", "1 worker process, 1 needs a person; only with 'HOST-4'\n"),
     ("j enter", "stuck in exports: running\n  0 attempts, 0 crashes, 0 losses; 41 min 30 s in all\n"),
     ("j enter escape", RUNNING_80),
@@ -335,14 +335,14 @@ def test_a_cancel_of_the_selected_jobs_asks_and_is_logged(state: Queues) -> None
 
 def test_a_job_that_waits_runs_now(state: Queues) -> None:
     state.job("m-17", waits)
-    log, _ = acted(state, "r", "yes", "enter", says="Run now: 1 of 1 job changed")
+    log, _ = acted(state, "r", "yes", "enter", says="Retry now: 1 of 1 job changed")
     assert log == [("retry", "exports", ("m-17",), "")]
     assert [delivery.queue for delivery in state.received("exports", 1)] == ["exports"]
 
 
 def test_a_job_that_an_action_does_not_change_stays_selected(state: Queues) -> None:
     state.job("m-17")
-    log, text = acted(state, "x", "r", "yes", "enter", says="Run now: 0 of 1 job changed; m-17 runs now, in")
+    log, text = acted(state, "x", "r", "yes", "enter", says="Retry now: 0 of 1 job changed; m-17 runs now, in")
     assert log == []
     assert "1 selected" in text
 
@@ -391,7 +391,7 @@ def test_an_action_that_goes_on_is_neither_left_nor_joined_by_another(
         return obey(*arguments)
 
     async def steps(pilot: Pilot[None]) -> None:
-        await shown(pilot, "1 job\n")
+        await shown(pilot, "1 job listed, 0 running\n")
         await pilot.press("c", "enter", *"yes", "enter")
         await shown(pilot, "Cancel: goes on…")
         await pilot.press("q")
@@ -431,7 +431,7 @@ def test_once_prints_each_table_without_a_terminal(state: Queues, tmp_path: Path
     assert done.exit_code == 0, done.output
     heads = [line for line in done.stdout.splitlines() if re.match("[A-Z]+: ", line)]
     assert heads == [
-        "RUNNING: 1 job",
+        "RUNNING: 1 job listed, 1 running",
         "QUEUES: 1 queue",
         "WORKERS: 0 worker processes",
         "FAILURES: 0 failed jobs",

@@ -117,13 +117,13 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
         assert SECRET not in jobs + queues + workers
         assert_lines(
             jobs,
-            r"imports +poison +running .* host-3 +2 losses; `steadyworker cancel imports poison` ends it",
-            r"exports +stuck +running .* host-1 +no progress for .*; `steadyworker cancel exports stuck` ends it",
-            r"exports +failed +dead .* exhausted; ConnectionError: cannot reach amqp://app:\*\*\*@broker/; "
+            r"imports +poison +running .* host-3:\d+ +2 losses; `steadyworker cancel imports poison` ends it",
+            r"exports +stuck +running .* host-1:\d+ +no progress for .*; `steadyworker cancel exports stuck` ends it",
+            r"exports +failed +dead .* gave up after \d+ failures?: ConnectionError: cannot reach amqp://app:\*\*\*@broker/; "
             r"`steadyworker dead replay exports failed` runs it again",
             r"exports +well +running +0 +\d+% \d[\d,]*/400 pages .* host-0.*",
-            r"invoices +detached +running .* host-2 +its worker has no connection to the broker; it goes on",
-            r"reports +lost +gone .* host-4 +free to be taken over in 1 min \d\d s, "
+            r"invoices +detached +running .* host-2:\d+ +its worker has no connection to the broker; it goes on",
+            r"reports +lost +gone .* host-4:\d+ +free to be taken over in 1 min \d\d s, "
             r"then with the next free slot; the only slot is busy",
             r"exports +cancelled +cancelled .* cancelled: wrong month",
         )
@@ -150,7 +150,7 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
     fifth.signal_all(signal.SIGKILL)
     has_needs(stage, NEEDS | {"lost": "no worker", "busy": "no worker"})
     has_troubles(stage, TROUBLES | {"host-5": ["gone"]})
-    start = "start one with `steadyworker run`"
+    start = "start one with `steadyworker run MODULE:CLASS`"
     assert_lines(screen(stage, "jobs"), *(rf"reports +{key} +gone .*: {start}" for key in ("lost", "busy")))
     waits(stage, "reports", consumers=0)
     assert_lines(screen(stage, "queues"), rf"\S+ +reports +\d .* 0 +no worker consumes it: {start}")

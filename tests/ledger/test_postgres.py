@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import Ending, JobFilter, Ledger, State
+from steadyworker.ledger.base import Ending, JobFilter, Ledger, Need, NeedsOf, State
 from steadyworker.ledger.postgres import statements as sql
 from steadyworker.ledger.postgres.ledger import PostgresLedger
 from steadyworker.ledger.postgres.trust import ORPHANS
@@ -136,8 +136,8 @@ class TestOnTheServersClock(OnPostgres, ClaimPromises):
         )
 
 
-def test_jobs_that_are_late_or_in_an_unfinished_state_are_found_by_an_index(opened: Open, admin: Admin) -> None:
-    """`jobs --overdue` and `jobs --state` read the few rows that are not done, not the hundreds of thousands that are."""
+def test_jobs_in_an_unfinished_state_are_found_by_an_index(opened: Open, admin: Admin) -> None:
+    """`jobs --state` reads the few rows that are not done, not the hundreds of thousands that are."""
     ledger = opened()
     ledger.ledger_id()
     admin.execute(ROWS)
@@ -145,7 +145,7 @@ def test_jobs_that_are_late_or_in_an_unfinished_state_are_found_by_an_index(open
         "INSERT INTO steadyworker_progress SELECT uid, 1, 1, 2, '', 1 FROM steadyworker_jobs WHERE number % 10 = 0"
     )
     admin.execute("ANALYZE")
-    values = filter_values(JobFilter(late_by=3600.0)) | {
+    values = filter_values(JobFilter()) | {
         "states": None,
         "unfinished": True,
         "below": 1 << 62,
@@ -155,15 +155,16 @@ def test_jobs_that_are_late_or_in_an_unfinished_state_are_found_by_an_index(open
     steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
     assert "steadyworker_jobs_unfinished" in {step.get("Index Name") for step in steps}
     assert "steadyworker_jobs" not in {step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"}
-    values |= {"late_by": None, "states": ["interrupted"]}
+    values |= {"states": ["interrupted"]}
     steps = explained(admin, sql.PAGE, values | {"margin": 10.0, "lease": 60.0})
     assert {step.get("Index Name") for step in steps} >= {"steadyworker_jobs_unfinished"}
     dead = values | {"states": ["dead"], "unfinished": False}
     steps = explained(admin, sql.PAGE, dead | {"margin": 10.0, "lease": 60.0})
     assert "steadyworker_jobs_dead" in {step.get("Index Name") for step in steps}
     assert list(ledger.jobs(JobFilter(states=(State.INTERRUPTED,)))) == []
-    late = [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=3600.0))]
-    assert late == [f"k-{number}" for number in range(30_000, 0, -1000)]
+    needs = NeedsOf(None, None, overdue=3600.0, lost=2, stalled=3600.0, dead=3600.0)
+    assert {need for _, _, need in ledger.needing(needs, 0, 100).jobs} == {Need.OVERDUE}
+    assert ledger.needing(needs, 0, 100).number == 30
 
 
 def test_a_search_for_rare_jobs_reads_a_part_of_the_rows_at_a_time(

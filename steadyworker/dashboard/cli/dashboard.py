@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
 import click
 
-from steadyworker.adapter import Adapter
 from steadyworker.backends.connections import JobQueue, job_queue
-from steadyworker.backends.opening import open_adapter_for, open_ledger
+from steadyworker.backends.opening import open_ledger
 from steadyworker.cli.completion import complete_target
 from steadyworker.cli.settings import client_settings
 from steadyworker.cli.targets import worker_or_queue
@@ -115,7 +114,7 @@ def command(
             options.namespace,
             clock,
             acting=options if allow_actions else None,
-            asker=asking.BrokerAsker(options, ledger, clock, _opens(named, options)) if asks else None,
+            asker=asking.BrokerAsker(options, ledger, clock, application.opens(named, options)) if asks else None,
             named=named,
         )
         shown = f"[{host}]" if ":" in host else host
@@ -128,11 +127,6 @@ def command(
 def _named(targets: tuple[str, ...], options: Options) -> Mapping[str, JobQueue]:
     """Return the queues of the targets, each by its name."""
     return {queue.name: queue for queue in (job_queue(worker_or_queue(target), options) for target in targets)}
-
-
-def _opens(named: Mapping[str, JobQueue], options: Options) -> Callable[[str], Adapter]:
-    """Return what opens the adapter of a queue: as its Worker if a target names it, otherwise by the queue's name."""
-    return lambda queue: open_adapter_for(named[queue].opened_as if queue in named else queue, options, create=False)
 
 
 def _token(path: Path | None) -> str | None:

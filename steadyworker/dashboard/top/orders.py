@@ -22,7 +22,7 @@ class Order(StrEnum):
     """What a person can do with rows; the value is the verb of the question."""
 
     CANCEL = "Cancel"
-    RETRY = "Run now"
+    RETRY = "Retry now"
     PAUSE = "Pause or resume"
 
 

@@ -15,7 +15,7 @@ from steadyworker.cli import actions, job_lines, queues, workers
 from steadyworker.cli.output import ago
 from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.story_lines import story_lines
-from steadyworker.dashboard.notices import queue_notices, troubles_of
+from steadyworker.dashboard.notices import needs_person, queue_notices
 from steadyworker.dashboard.queues import queue_lines
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger import fleet
@@ -73,12 +73,15 @@ class TopTable(Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """The number of rows, and of those that need a person."""
+        """The number of rows, of jobs that run, and of rows that need a person."""
         count = (
             f"the first {MOST_ROWS} {_NOUNS[self.tab][1]}"
             if self.more
             else count_text(len(self.rows), *_NOUNS[self.tab])
         )
+        if self.tab is Tab.RUNNING and self.rows:
+            running = sum(isinstance(row, ListedJob) and row.row.job_state is JobState.RUNNING for row in self.rows)
+            count = f"{count} listed, {running} running"
         needs = sum(_needs_person(row, self.now) for row in self.rows)
         return f"{count}, {needs} {'needs' if needs == 1 else 'need'} a person" if needs else count
 
@@ -193,7 +196,7 @@ def _needs_person(row: Value, now: float) -> bool:
         case QueueNow():
             return any(queue_notices([row]))
         case WorkerNow():
-            return bool(troubles_of(row, now))
+            return needs_person(row, now)
         case Action():
             return False
 

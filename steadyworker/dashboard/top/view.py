@@ -49,7 +49,7 @@ p                             stop and resume the refresh, which is each 2 s
 ?, q                          this help; quit, or close a window, as esc does
 
 With --allow-actions, on the selected rows, or on the row of the cursor:
-c, r                          cancel jobs, with a reason; run waiting jobs now
+c, r                          cancel jobs, with a reason; make waiting jobs due now
 P                             pause queues, or end their pause
 
 Each action asks first, and stands in the log of actions."""
@@ -259,7 +259,7 @@ class Tables(Screen[None]):
             Text("\n".join(printable(note) for note in notes if note), "bold red" if self._problem else "yellow")
         )
         problem.display = any(notes)
-        actions = "  c cancel  r run now  P pause" if self._allowed else ""
+        actions = "  c cancel  r retry now  P pause" if self._allowed else ""
         self._put("keys", Text(f"? help  q quit  p stop  / filter  enter story  x select{actions}", "dim"))
 
     def _list(self, lines: Sequence[Text]) -> None:

@@ -443,14 +443,13 @@ _TEXTS: LiteralString = "concat_ws(chr(10), key, reason, error_class, error_text
 # With a condition, the server would expect a long query, and would first compile the query for more than a second.
 PAGE = f"""
     SELECT
-        {COLUMNS}, (%(late_by)s::float8 IS NULL AND NOT %(kept)s::bool AND NOT %(last)s::bool) OR {LAST_OF_ITS_KEY}, number,
+        {COLUMNS}, (NOT %(kept)s::bool AND NOT %(last)s::bool) OR {LAST_OF_ITS_KEY}, number,
         {_PROGRESS}
     FROM steadyworker_jobs LEFT JOIN (SELECT uid, {_PROGRESS} FROM steadyworker_progress) AS progress USING (uid)
     WHERE number < %(below)s AND number >= %(start)s AND (%(namespace)s::text IS NULL OR namespace = %(namespace)s)
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[]))
         AND (NOT %(unfinished)s::bool OR {UNFINISHED})
-        AND (%(late_by)s::float8 IS NULL OR {_DUE} < {after("- %(late_by)s::float8")} OR crashes + losses >= %(lost)s::bigint)
         AND (%(since)s::float8 IS NULL OR coalesce(ended_at, started_at, created_at) >= to_timestamp(%(since)s::float8))
         AND (%(snoozed)s::bool IS NULL OR (starts_with(reason, %(snooze)s) AND error_class = '') = %(snoozed)s::bool)
         AND (%(grep)s::text IS NULL OR strpos(lower({_TEXTS}), lower(%(grep)s::text)) > 0)

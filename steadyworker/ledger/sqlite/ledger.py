@@ -661,7 +661,7 @@ class SqliteLedger(Ledger):
         if not unfinished(which):
             yield from self._pages_of_all(sql.PAGE_OF_DEAD if which.states == (State.DEAD,) else sql.PAGE, values)
             return
-        held = which.late_by is None and frozenset(which.states or ()) <= {State.RUNNING, State.MOVING}
+        held = frozenset(which.states or ()) <= {State.RUNNING, State.MOVING}
         numbers = [number for (number,) in self._fetch(sql.HELD_NUMBERS if held else sql.UNFINISHED_NUMBERS)]
         listed = self._lister()
         for start in range(0, len(numbers), PAGE_ROWS):

@@ -661,7 +661,6 @@ UNFINISHED_NUMBERS = f"SELECT rowid FROM jobs INDEXED BY jobs_held WHERE {UNFINI
 HELD_NUMBERS = "SELECT rowid FROM jobs INDEXED BY jobs_held WHERE owner IS NOT NULL ORDER BY rowid DESC"
 PAGE_OF_NUMBERS = f"""
     {_listed("jobs")} AND jobs.rowid IN (SELECT value FROM json_each(:numbers))
-        AND (:late_by IS NULL OR ({_LATE_BY} > :late_by OR crashes + losses >= :lost) AND {_LAST_OF_ITS_KEY})
     ORDER BY jobs.rowid DESC
 """
 _OF_QUEUE = "(:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)"

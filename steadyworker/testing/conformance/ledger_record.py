@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, Ledger, Orders, Progress, State
+from steadyworker.ledger.base import (
+    Claimed,
+    JobFilter,
+    JobId,
+    KeptMessage,
+    Ledger,
+    Need,
+    NeedsOf,
+    Orders,
+    Progress,
+    State,
+)
 from steadyworker.ledger.retention import DAY, Retention
 from steadyworker.outcome import SNOOZED, Counters
 from steadyworker.testing.clock import FakeClock
@@ -220,7 +231,7 @@ class RecordPromises(LedgerBench):
         assert list(ledger.jobs(JobFilter("shop", "refunds"))) == []
 
     def test_jobs_of_some_states_and_late_jobs_are_listed_alone(self, ledger: Ledger, clock: FakeClock) -> None:
-        """`jobs` can list only the rows in some states, or only the rows that are late by more than `late_by` seconds."""
+        """`jobs` can list only the rows in some states; `late_by` shows which of them are late."""
         for state in State:
             in_state(ledger, state, id=replace(JOB, key=state.value))
         scheduled = claimed(ledger, replace(JOB, key="scheduled")).token
@@ -238,9 +249,6 @@ class RecordPromises(LedgerBench):
         assert ledger.renew([kept])[0].granted
         late = {row.id.key: row.late_by for row, _ in ledger.jobs() if row.late_by > 0}
         assert sorted(late) == ["moved", "moving", "running"]
-        assert keys(JobFilter(late_by=0.0)) == sorted(late)
-        assert keys(JobFilter(late_by=max(late.values()) + 60)) == []
-        assert keys(JobFilter(states=(State.RUNNING,), late_by=0.0)) == ["running"]
 
     def test_a_late_job_that_a_later_round_replaces_is_not_listed_as_late(
         self, ledger: Ledger, clock: FakeClock
@@ -255,7 +263,8 @@ class RecordPromises(LedgerBench):
         self.let_pass(clock, self.times.lease + AGAIN.delay)
 
         def late() -> set[JobId]:
-            return {row.id for row, _ in ledger.jobs(JobFilter(late_by=0.0))}
+            needs = NeedsOf(None, None, overdue=0.0, lost=2, stalled=600.0, dead=600.0)
+            return {row.id for row, _, need in ledger.needing(needs, 0, 9).jobs if need is Need.OVERDUE}
 
         assert late() == {replaced, waiting}
         again = in_state(ledger, State.DONE, id=replace(replaced, round=1))[0].id
@@ -282,23 +291,6 @@ class RecordPromises(LedgerBench):
         in_state(ledger, State.DEAD, id=replace(JOB, queue="refunds"))
         listed = [(row.id.queue, row.id.round) for row, _ in ledger.jobs(JobFilter(states=(State.DEAD,), last=True))]
         assert listed == [("refunds", 0), ("exports", 1)]
-
-    def test_jobs_that_were_lost_several_times_are_listed_with_the_late_jobs(
-        self, ledger: Ledger, clock: FakeClock
-    ) -> None:
-        """With `late_by` and `lost`, `jobs` lists the late jobs, and the unfinished jobs with that many crashes and losses."""
-        for key, state in (("late", State.RUNNING), ("twice", State.RUNNING), ("once", State.RUNNING)):
-            in_state(ledger, state, id=replace(JOB, key=key))
-        for key, counters in (("twice", Counters(crashes=1, losses=1)), ("once", Counters(losses=1))):
-            verdict = replace(AGAIN, counters=counters, delay=10 * self.times.lease)
-            assert ledger.moving(seen(ledger, replace(JOB, key=key)).token, verdict)
-            assert ledger.moved(seen(ledger, replace(JOB, key=key)).token)
-        over = claimed(ledger, replace(JOB, key="over")).token
-        assert ledger.moving(over, replace(DEAD_END, counters=Counters(crashes=3)))
-        assert ledger.moved(over)
-        self.let_pass(clock, self.times.lease + 0.01)
-        assert [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=0.0))] == ["late"]
-        assert [row.id.key for row, _ in ledger.jobs(JobFilter(late_by=0.0, lost=2))] == ["twice", "late"]
 
     def test_snoozed_jobs_are_listed_alone_or_left_out(self, ledger: Ledger) -> None:
         """`snoozed` selects by the reason; an error whose reason begins like the reason of a snooze is no snooze."""
