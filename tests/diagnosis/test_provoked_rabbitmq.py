@@ -91,7 +91,7 @@ CASES = [
     both(F.content_without_method, "amqp.interleaved-frames"),
     case(F.bad_method, "amqp.bad-method"),
     both(F.bad_arguments, "amqp.bad-arguments"),
-    case(F.frame_error_close, "amqp.frame-error-close", "", "amqp.unknown-frame-type"),
+    case(F.frame_error_close, "amqp.frame-error-close", "", "amqp.invalid-frame-end"),
     case(F.http_at_start, "amqp.http-on-port"),
     case(F.tls_at_start, "amqp.tls-on-port", "tls.plain-port"),
     case(F.stomp_at_start, "amqp.stomp-on-port"),
