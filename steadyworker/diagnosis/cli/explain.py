@@ -8,7 +8,7 @@ import stat
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
@@ -19,9 +19,8 @@ from typing_extensions import override
 from steadyworker.cli.output import json_line
 from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.catalogue import Entry, load
-from steadyworker.diagnosis.decoding import UndecodableSource
 from steadyworker.diagnosis.following import Following
-from steadyworker.diagnosis.reading import Pipe, blocks
+from steadyworker.diagnosis.reading import Pipe, UnreadableSource, blocks
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, entry_data, unknown_data
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
 from steadyworker.diagnosis.timeline import Incident, LogFinding, Sighting, Timelines
@@ -140,12 +139,8 @@ def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighti
     """Yield the sightings in a file; if the file cannot be read to its end, record the failure, and raise nothing."""
     try:
         yield from scanner.whole(blocks(Path("/dev/stdin") if file == Path("-") else file))
-    except (OSError, UndecodableSource) as error:
-        failures.append(_failure(file, error))
-
-
-def _failure(file: Path, error: OSError | UndecodableSource) -> str:
-    return f"Expected to read {file}, got: {(isinstance(error, OSError) and error.strerror) or error}."
+    except UnreadableSource as error:
+        failures.append(f"Expected to read {file}, got: {error}.")
 
 
 def _follow(scanner: Scanner, timelines: Timelines, output: _Printer, failures: list[str]) -> None:
@@ -154,11 +149,10 @@ def _follow(scanner: Scanner, timelines: Timelines, output: _Printer, failures: 
         with _terminated_as_interrupted():
             Following(scanner, Pipe(_STDIN), timelines, output.incident, SystemClock()).run()
     except KeyboardInterrupt:
-        with suppress(UndecodableSource):  # the command was ended early
-            for seen in scanner.end():
-                timelines.add(seen)
-    except UndecodableSource as error:
-        failures.append(_failure(Path("-"), error))
+        for seen in scanner.end():
+            timelines.add(seen)
+    except UnreadableSource as error:
+        failures.append(f"Expected to read -, got: {error}.")
 
 
 @contextmanager
