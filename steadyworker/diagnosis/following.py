@@ -8,31 +8,14 @@ If the pipe has no new bytes for `QUIET` seconds, its last record is complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from steadyworker.clock import Clock
+from steadyworker.diagnosis.reading import Pipe
 from steadyworker.diagnosis.scan import Scanner
 from steadyworker.diagnosis.timeline import Incident, Sighting, Timelines
 
 SETTLE = 4.0
 QUIET = 0.5
-
-
-class GrowingSource(Protocol):
-    """A source that can be read without waiting."""
-
-    @property
-    def ended(self) -> bool:
-        """True if the source will never have more bytes."""
-        ...
-
-    def read(self) -> bytes:
-        """Return the bytes that are available now, or no bytes."""
-        ...
-
-    def wait(self, seconds: float | None) -> None:
-        """Wait until bytes can be read, but at most for this number of seconds."""
-        ...
 
 
 class Following:
@@ -41,7 +24,7 @@ class Following:
     def __init__(
         self,
         scanner: Scanner,
-        source: GrowingSource,
+        source: Pipe,
         timelines: Timelines,
         show: Callable[[Incident], None],
         clock: Clock,

@@ -42,6 +42,7 @@ from steadyworker.diagnosis.scan import Unknown
 from steadyworker.diagnosis.timeline import LogFinding, Sighting, TimelineStep
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
+from steadyworker.units import count_text
 
 WIDEST = 100
 """The largest number of characters in a line of text; a line from a log can use the whole terminal."""
@@ -108,6 +109,12 @@ class Report:
         self._title(number, finding, again=True)
         self._part("Seen", (line for step in steps for line in self._step(step, _ROWS)))
         self._line()
+
+    def end(self, found: int, lines: int, unknown: Unknown) -> None:
+        """Show the number of findings, and the errors that the catalogue does not explain."""
+        result = count_text(found, "finding") if found else "Nothing known" if unknown.count else "Nothing found"
+        self._line(Text(f"{result} in {count_text(lines, 'line')}.", "bold"))
+        self.unknown(unknown)
 
     def unknown(self, unknown: Unknown, most: int = 3) -> None:
         """Show the errors that the catalogue does not explain."""

@@ -18,7 +18,6 @@ from steadyworker.diagnosis.timeline import Sighting
 
 _MOST_SHAPES = 200
 _DAY = 86_400.0
-_YEAR_2001 = 978_307_200.0  # a time without any date gets the year 2000
 _SHAPE = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*|\s+")
 _LONGEST_SHAPE = 300
 
@@ -56,7 +55,6 @@ class Search:
 
     `now` is the present time in seconds since 1970, if it is known.
     A time without a year gets the latest year that makes it at most a day later than `now`.
-    Once a time with a year was seen, a time without a year gets the year that brings it nearest to the last seen time.
     """
 
     def __init__(self, entries: Iterable[Entry], now: float | None = None) -> None:
@@ -64,24 +62,14 @@ class Search:
         self.sieve = self.matcher.sieve
         self.unknown = Unknown()
         self._now = now
-        self._dated: float | None = None
 
     def instant(self, stamp: str) -> float | None:
         """Return a time in seconds since 1970; a time without a year gets the most probable year."""
-        if not lacks_year(stamp):
-            time = instant(stamp)
-            if time is not None and time > _YEAR_2001:
-                self._dated = time
-            return time
-        near = self._dated if self._dated is not None else self._now
-        if near is None:
+        if self._now is None or not lacks_year(stamp):
             return instant(stamp)
-        year = datetime.fromtimestamp(near, UTC).year
-        times = [time for each in (year - 1, year, year + 1) if (time := instant(stamp, each)) is not None]
-        if self._dated is None:
-            times = [time for time in times if time <= near + _DAY]
-            return max(times, default=None)
-        return min(times, key=lambda time: abs(time - near), default=None)
+        year = datetime.fromtimestamp(self._now, UTC).year
+        times = [instant(stamp, each) for each in (year + 1, year, year - 1)]
+        return next((time for time in times if time is not None and time <= self._now + _DAY), None)
 
     def sightings(
         self, records: Iterable[Record], unknown: list[Record], *, pasted: bool = False

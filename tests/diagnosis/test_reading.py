@@ -49,7 +49,7 @@ def test_damaged_data_is_reported_as_damaged_after_what_can_be_read(tmp_path: Pa
         (packed[:BLOCK] + b"garbage garbage" + packed[BLOCK:], "damaged"),
     ):
         (tmp_path / "log.gz").write_bytes(damaged)
-        found = []
+        found: list[bytes] = []
         with pytest.raises(UnreadableSource, match=reason):
             found.extend(blocks(tmp_path / "log.gz"))
         assert b"".join(found).startswith(TEXT.encode())
