@@ -111,7 +111,7 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, as_json: bool)
     scanners = [Scanner(str(file), search) for file in files]
     failures: list[str] = []
     names = [str(file) for file in files if file != Path("-")]
-    output = _Output(timelines, None if as_json else Report(_console(), names))
+    output = _ShownFindings(timelines, None if as_json else Report(_console(), names))
     if files == (Path("-"),) and _is_stream(_STDIN):
         if sys.stdin is not None and sys.stdin.isatty():
             click.echo("Paste lines of a log, then press Ctrl-D.", err=True)
@@ -137,7 +137,7 @@ def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighti
         failures.append(f"Expected to read {file}, got: {error}.")
 
 
-def _follow(scanner: Scanner, timelines: Timelines, output: _Output, failures: list[str]) -> None:
+def _follow(scanner: Scanner, timelines: Timelines, output: _ShownFindings, failures: list[str]) -> None:
     """Explain the standard input while it grows, until its end or Ctrl-C."""
     try:
         with _terminated_as_interrupted():
@@ -170,7 +170,7 @@ def _is_stream(descriptor: int) -> bool:
         return False
 
 
-class _Output:
+class _ShownFindings:
     """The output of the command: the report for people, or JSON Lines; all incidents of one entry have the same number."""
 
     def __init__(self, timelines: Timelines, report: Report | None) -> None:
