@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from steadyworker.cli import verbs
 from steadyworker.diagnosis.catalogue import FINDINGS, find, load
-from steadyworker.diagnosis.following import QUIET, SETTLE, Following
+from steadyworker.diagnosis.following import QUIET, SETTLE, follow
 from steadyworker.diagnosis.reading import Pipe
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, safe
 from steadyworker.diagnosis.scan import Scanner, Search
@@ -423,7 +423,7 @@ def followed(script: Script) -> list[tuple[float, list[str]]]:
         times.append((script.now - 1000, [step.seen.entry.id for step in incident.steps[incident.shown :]]))
         incident.shown = len(incident.steps)
 
-    Following(Scanner("-", Search(SMALL.values())), script, timelines, show, script).run()
+    follow(Scanner("-", Search(SMALL.values())), script, timelines, show, script)
     for incident in timelines.end():
         if incident.shown < len(incident.steps):
             show(incident)

@@ -7,7 +7,6 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from rich.console import Console
 from steadyworker.cli.output import json_line
 from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.catalogue import Entry, load
-from steadyworker.diagnosis.following import Following
+from steadyworker.diagnosis.following import follow
 from steadyworker.diagnosis.reading import Pipe, UnreadableSource, blocks
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, entry_data, unknown_data
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
@@ -138,27 +137,15 @@ def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighti
 
 
 def _follow(scanner: Scanner, timelines: Timelines, output: _ShownFindings, failures: list[str]) -> None:
-    """Explain the standard input while it grows, until its end or Ctrl-C."""
+    """Explain the standard input while it grows, until its end, Ctrl-C, or SIGTERM, which `timeout` sends."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with _terminated_as_interrupted():
-            Following(scanner, Pipe(_STDIN), timelines, output.incident, SystemClock()).run()
+        follow(scanner, Pipe(_STDIN), timelines, output.incident, SystemClock())
     except KeyboardInterrupt:
         for seen in scanner.end():
             timelines.add(seen)
     except UnreadableSource as error:
         failures.append(f"Expected to read -, got: {error}.")
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM, which `timeout` sends, end the command as Ctrl-C does; the findings up to then are shown."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
