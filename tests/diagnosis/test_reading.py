@@ -13,6 +13,8 @@ import pytest
 
 from steadyworker.diagnosis.reading import BLOCK, Pipe, UnreadableSource, blocks
 from steadyworker.diagnosis.records import Cutter
+from steadyworker.diagnosis.scan import Scanner, Search
+from tests.diagnosis.small_catalogue import SMALL
 
 TEXT = "2026-11-25 10:00:00,000 ERROR closed <0.1.0> für März"
 
@@ -36,10 +38,9 @@ def test_each_form_becomes_the_same_text(tmp_path: Path, encode: Callable[[str],
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf_16_can_be_read_without_its_letters_beyond_ascii(encoding: str) -> None:
-    cutter = Cutter("log")
-    (record,) = [*cutter.feed(TEXT.encode(encoding)), *cutter.end()]
-    assert "ERROR closed <0.1.0> f" in record.text
+def test_utf_16_is_explained(encoding: str) -> None:
+    (seen,) = Scanner("log", Search(SMALL.values())).whole([(f"{TEXT}\n{TEXT[:34]}").encode(encoding)])
+    assert seen.entry.id == "small.closed"
 
 
 def test_damaged_data_is_reported_as_damaged_after_what_can_be_read(tmp_path: Path) -> None:

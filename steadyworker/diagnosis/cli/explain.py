@@ -7,6 +7,7 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 
@@ -90,9 +91,7 @@ def _list(entries: dict[str, Entry], *, as_json: bool) -> None:
 
 def _show_entry(entries: dict[str, Entry], identity: str, *, as_json: bool) -> None:
     if identity not in entries:
-        words = set(identity.replace("-", ".").split("."))
-        near = [known for known in entries if words & set(known.replace("-", ".").split("."))]
-        near.sort(key=lambda known: -len(words & set(known.replace("-", ".").split("."))))
+        near = get_close_matches(identity, entries, 1)
         remedy = f"did you mean {near[0]}?" if near else "see steadyworker explain --list."
         raise click.UsageError(f"Expected an id of the catalogue, got {identity!r}: {remedy}")
     if as_json:
