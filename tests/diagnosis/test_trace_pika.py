@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.brokers.rabbitmq import Node, Vhost
-from tests.diagnosis.explaining import BrokersLog, explained
+from tests.diagnosis.explaining import Log, records
 from tests.diagnosis.traced import Traced
 
 ATTEMPTS = 20
@@ -54,7 +54,7 @@ def test_two_threads_on_one_connection_are_named_by_trace_and_explain(rabbitmq_n
 
     Each attempt breaks something, and mostly the broker notices it first; then all three tell of it.
     """
-    log = BrokersLog(rabbitmq_node.log)
+    log = Log(rabbitmq_node.log)
     for _ in range(ATTEMPTS):
         with Traced(vhost.url) as trace:
             command = [sys.executable, "-c", RACE, trace.through(), "3000"]
@@ -69,5 +69,5 @@ def test_two_threads_on_one_connection_are_named_by_trace_and_explain(rabbitmq_n
     assert "channel 1" in flag["what"] or "505 UNEXPECTED_FRAME" in flag["what"]
     assert "from one thread only" in flag["remedy"]
     assert set(trace.flags()) <= RACES
-    assert explained(said).keys() & {"amqp.interleaved-frames", "pika.shared-between-threads"}, said
+    assert records(said).keys() & {"amqp.interleaved-frames", "pika.shared-between-threads"}, said
     log.until({"amqp.interleaved-frames"})
