@@ -14,7 +14,7 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `matching.py`, `loose.py` | the entries that explain a record; their patterns, loosened for the words of other versions |
 | `pasted.py` | the log in a text that was wrapped, quoted or escaped on its way to a person |
 | `timeline.py` | related records, joined to one finding with a time line |
-| `reading.py`, `decoding.py`, `following.py` | logs in blocks; their bytes as text; a pipe that stays open |
+| `reading.py`, `following.py` | files and pipes in blocks; a pipe that stays open |
 | `scan.py` | the search of a log's blocks: what the catalogue explains, and a count of the other errors |
 | `own_lines.py`, `remedies.py` | the fields of SteadyWorker's own lines; the remedies that its log adds |
 | `report.py` | a finding, for people and as JSON |

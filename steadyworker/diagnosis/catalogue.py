@@ -30,7 +30,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from steadyworker.diagnosis.protocols import OPENINGS
 from steadyworker.errors import ConfigError
 from steadyworker.findings import TABLE, FindingText, general
 
@@ -269,9 +268,6 @@ def read(text: str, name: str) -> tuple[Entry, ...]:
         file = msgspec.convert(data, _File)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name}: {_with_id(str(error), data)}") from error
-    for entry in file.entries:
-        for complaint in _complaints(entry):
-            raise ConfigError(f"{name}: {entry.id}: {complaint}")
     by_id: dict[str, list[FindingText]] = {}
     for finding in file.findings:
         by_id.setdefault(finding.id, []).append(finding)
@@ -285,25 +281,3 @@ def _with_id(complaint: str, data: Mapping[str, object]) -> str:
     if place and isinstance(entries, list) and isinstance(found := entries[int(place[2])], dict) and "id" in found:
         return f"{found['id']}: {complaint}"
     return complaint
-
-
-def _complaints(entry: Entry) -> Iterable[str]:
-    """Yield the errors of an entry that the types of the schema cannot express."""
-    needed = {
-        "frame": {"type", "channel", "size"},
-        "length": {"size"},
-        "length-plus-4": {"size"},
-        "raw": {"bytes"},
-        None: set[str](),
-    }
-    for pattern in entry.patterns:
-        if "\n" in pattern.hint:
-            yield f"expected a hint on one line, got {pattern.hint!r}: hints are searched line by line."
-    if missing := needed[entry.spelled] - entry.groups:
-        yield f"expected the groups {sorted(missing)} in a pattern, because bytes = {entry.spelled!r} spells them: add them."
-    if unknown := set(entry.opens) - {opening.kind for opening in OPENINGS}:
-        yield f"expected kinds of protocols.OPENINGS in `opens`, got {sorted(unknown)}: correct them."
-    if entry.opens and entry.spelled is None:
-        yield "expected `bytes` beside `opens`, got none: add how the bytes are spelled."
-    if unknown := set(entry.keys) - entry.groups - GROUPS:
-        yield f"expected each of `keys` to be a named group of a pattern, got {sorted(unknown)}: add the group (?P<…>…)."

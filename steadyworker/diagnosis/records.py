@@ -16,13 +16,14 @@ If the prefix names the process, lines of several processes may be mixed: each p
 The input may be any bytes, and the memory is bounded.
 A line of more than 64 KiB loses its middle.
 A record of more than 64 KiB ends, and the lines that follow become another record.
-Colours are removed, and bytes that are not UTF-8 become U+FFFD.
+Colours and NULs are removed, and bytes that are not UTF-8 become U+FFFD.
 
 A block of ordinary lines is not cut at all, because `Skip` recognises such a block much faster than it can be cut.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ _PIECE = 32 << 10
 _EDGE = 8  # the number of lines at each end of a skipped block that are always cut
 _BACK = 200  # lines
 _ANSI = re.compile(rb"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_HOLE = re.compile(rb"\0{8,}")
 _START = re.compile(rb"[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:|=[A-Z]+ REPORT====|\{|[A-Z][a-z]{2} [ \d]\d \d\d:")
 
 Skip = Callable[[bytes], bool]
@@ -87,7 +89,7 @@ class Cutter:
 
     def feed(self, block: bytes) -> Iterator[Record]:
         """Yield the records that end within this block; the last record stays open until a later line or `flush`."""
-        data = self._rest + block if self._rest else block
+        data = self._rest + block if self._rest or self.lines else block.removeprefix(codecs.BOM_UTF8)
         end = data.rfind(b"\n") + 1
         self._rest = _shortened(data[end:])
         begin = 0
@@ -112,6 +114,8 @@ class Cutter:
         """Cut a block of whole lines; if a part is of no interest, cut only its two ends."""
         if b"\x1b" in block:
             block = _ANSI.sub(b"", block)
+        if b"\0" in block:
+            block = _without_nuls(block)
         head, tail = _edges(block)
         middle = block.rfind(b"\n", 0, len(block) // 2) + 1
         if self._skip is None or head >= tail or not middle:
@@ -172,6 +176,15 @@ class Cutter:
 def _shortened(line: bytes) -> bytes:
     """Return the line without its middle if it is too long."""
     return line if len(line) <= LONGEST else line[: LONGEST - _TAIL] + line[-_TAIL:]
+
+
+def _without_nuls(text: bytes) -> bytes:
+    """
+    Return a text without its NULs, but with a single one, which can be part of a log's text.
+
+    A program that still writes to a truncated file leaves NULs before its next line; in UTF-16, every second byte is a NUL.
+    """
+    return text.replace(b"\0", b"") if text.count(b"\0") * 4 > len(text) else _HOLE.sub(b"", text)
 
 
 def _edges(block: bytes) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 Shows findings: as text for people, and as JSON.
 
 The first line of a finding is the conclusion.
-Below it, each part has its label on the left, or above it on a narrow terminal.
+Below it, each part has its label on the left.
 Text from a log is shown without secrets, and with escapes in place of control characters.
 A line of a log is cut at the width of the terminal; commands and URLs are never cut, so that they can be copied.
 
@@ -42,12 +42,12 @@ from steadyworker.diagnosis.scan import Unknown
 from steadyworker.diagnosis.timeline import LogFinding, Sighting, TimelineStep
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
+from steadyworker.units import count_text
 
 WIDEST = 100
 """The largest number of characters in a line of text; a line from a log can use the whole terminal."""
 
 _LABEL = 12
-_NARROW = 64
 _LONGEST = 400  # the largest number of characters of a log's line in JSON
 _MOST_VALUES = 6
 _ROWS = 6  # the largest number of rows for the line that causes a finding
@@ -57,7 +57,6 @@ _COMMAND = re.compile(r"[a-z$][\w./-]* .*[^.]$|https?://")
 _SHOWN = frozenset(
     {"connection", "peer", "queue", "exchange", "topic", "group", "message", "user", "vhost", "client", "host"}
 )
-_FRAMES = {1: "method", 2: "content header", 3: "body", 8: "heartbeat"}
 _DAY = re.compile(r"\d{4}-\d\d-\d\d[T ](?=\d\d:\d\d:\d\d)")
 _FRACTION = re.compile(r"(?<=:\d\d)[.,]\d+(?:\+00:00)?")
 _TIME_HEAD = re.compile(r"^[\[(]?\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?\s*(?:\[(\w+)\s*\]|\|)?\s*")
@@ -109,6 +108,12 @@ class Report:
         self._part("Seen", (line for step in steps for line in self._step(step, _ROWS)))
         self._line()
 
+    def end(self, found: int, lines: int, unknown: Unknown) -> None:
+        """Show the number of findings, and the errors that the catalogue does not explain."""
+        result = count_text(found, "finding") if found else "Nothing known" if unknown.count else "Nothing found"
+        self._line(Text(f"{result} in {count_text(lines, 'line')}.", "bold"))
+        self.unknown(unknown)
+
     def unknown(self, unknown: Unknown, most: int = 3) -> None:
         """Show the errors that the catalogue does not explain."""
         if not unknown.count:
@@ -155,17 +160,12 @@ class Report:
     def _part(self, label: str, lines: Iterable[list[Text]]) -> None:
         for position, parts in enumerate(lines):
             head = label if position == 0 else ""
-            if self._width >= _NARROW:
-                self._line(Text(f"   {head:<{_LABEL}}", "bold"), *parts)
-            else:
-                if head:
-                    self._line(Text(f" {head}", "bold"))
-                self._line("   ", *parts)
+            self._line(Text(f"   {head:<{_LABEL}}", "bold"), *parts)
 
     @property
     def _room(self) -> int:
         """The number of characters to the right of the labels."""
-        return self._width - (_LABEL + 3 if self._width >= _NARROW else 3)
+        return self._width - _LABEL - 3
 
     def _wrapped(self, text: str, indent: str = "") -> Iterator[list[Text]]:
         for paragraph in text.strip().splitlines():
@@ -300,8 +300,6 @@ def _byte_rows(bytes_: Spelled) -> Iterator[list[Text]]:
         ]
     if bytes_.protocol is not None:
         yield [Text(f"= {characters(bytes_.raw)}", "bold"), Text(f"  {_beginning(bytes_.protocol)}")]
-    elif (kind := _FRAMES.get(bytes_.raw[0])) is not None:
-        yield [Text(f"= the head of a frame of AMQP: type {bytes_.raw[0]} is a {kind}")]
 
 
 def _beginning(protocol: str) -> str:

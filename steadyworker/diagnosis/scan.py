@@ -10,15 +10,14 @@ from datetime import UTC, datetime
 
 from steadyworker.diagnosis import pasted
 from steadyworker.diagnosis.catalogue import Entry
-from steadyworker.diagnosis.decoding import Decoding, UndecodableSource
 from steadyworker.diagnosis.formats import instant, is_error, lacks_year
 from steadyworker.diagnosis.matching import Matcher
+from steadyworker.diagnosis.reading import UnreadableSource
 from steadyworker.diagnosis.records import Cutter, Record
 from steadyworker.diagnosis.timeline import Sighting
 
 _MOST_SHAPES = 200
 _DAY = 86_400.0
-_YEAR_2001 = 978_307_200.0  # a time without any date gets the year 2000
 _SHAPE = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*|\s+")
 _LONGEST_SHAPE = 300
 
@@ -56,7 +55,6 @@ class Search:
 
     `now` is the present time in seconds since 1970, if it is known.
     A time without a year gets the latest year that makes it at most a day later than `now`.
-    Once a time with a year was seen, a time without a year gets the year that brings it nearest to the last seen time.
     """
 
     def __init__(self, entries: Iterable[Entry], now: float | None = None) -> None:
@@ -64,24 +62,14 @@ class Search:
         self.sieve = self.matcher.sieve
         self.unknown = Unknown()
         self._now = now
-        self._dated: float | None = None
 
     def instant(self, stamp: str) -> float | None:
         """Return a time in seconds since 1970; a time without a year gets the most probable year."""
-        if not lacks_year(stamp):
-            time = instant(stamp)
-            if time is not None and time > _YEAR_2001:
-                self._dated = time
-            return time
-        near = self._dated if self._dated is not None else self._now
-        if near is None:
+        if self._now is None or not lacks_year(stamp):
             return instant(stamp)
-        year = datetime.fromtimestamp(near, UTC).year
-        times = [time for each in (year - 1, year, year + 1) if (time := instant(stamp, each)) is not None]
-        if self._dated is None:
-            times = [time for time in times if time <= near + _DAY]
-            return max(times, default=None)
-        return min(times, key=lambda time: abs(time - near), default=None)
+        year = datetime.fromtimestamp(self._now, UTC).year
+        times = [instant(stamp, each) for each in (year + 1, year, year - 1)]
+        return next((time for time in times if time is not None and time <= self._now + _DAY), None)
 
     def sightings(
         self, records: Iterable[Record], unknown: list[Record], *, pasted: bool = False
@@ -157,7 +145,6 @@ class Scanner:
 
     def __init__(self, source: str, search: Search) -> None:
         self.cutter = Cutter(source, search.sieve.ordinary)
-        self._decoding = Decoding()
         self._search = search
         self._text: bytes | None = b""
         self._before = 0
@@ -166,14 +153,10 @@ class Scanner:
         """What the text has as it is."""
 
     def feed(self, block: bytes) -> Iterator[Sighting]:
-        """
-        Yield the sightings in the records that end within this block, if the text is too long for a paste.
-
-        Raises:
-            UndecodableSource: The block is compressed, and cannot be decompressed.
-        """
-        for text in self._decoding.feed(block):
-            yield from self._read(text)
+        """Yield the sightings in the records that end within this block, if the text is too long for a paste."""
+        if self._text is not None:
+            self._text = self._text + block if len(self._text) + len(block) <= pasted.MOST else None
+        return self._certain(self.cutter.feed(block))
 
     def flush(self) -> Iterator[Sighting]:
         """Yield the remaining sightings, because no further line is expected soon."""
@@ -184,36 +167,21 @@ class Scanner:
         self._text = incomplete
 
     def end(self) -> Iterator[Sighting]:
-        """
-        Yield the sightings in the remaining records.
-
-        Raises:
-            UndecodableSource: The source is compressed, and its end is missing; the sightings before the error come first.
-        """
-        unreadable: UndecodableSource | None = None
-        try:
-            for text in self._decoding.end():
-                yield from self._read(text)
-        except UndecodableSource as error:
-            unreadable = error
-        yield from self._rest(self.cutter.end())
-        if unreadable:
-            raise unreadable
+        """Yield the sightings in the remaining records."""
+        return self._rest(self.cutter.end())
 
     def whole(self, blocks: Iterable[bytes]) -> Iterator[Sighting]:
         """
         Yield the sightings in the whole source.
 
         Raises:
-            OSError: The source cannot be read further.
-            UndecodableSource: The source is compressed, and cannot be decompressed further.
-                Before either error, the sightings in the part that was read are yielded.
+            UnreadableSource: The source cannot be read further; the sightings in the part that was read come first.
         """
         try:
             for block in blocks:
                 yield from self.feed(block)
-        except (OSError, UndecodableSource):
-            yield from self._rest(self.cutter.end())
+        except UnreadableSource:
+            yield from self.end()
             raise
         yield from self.end()
 
@@ -221,11 +189,6 @@ class Scanner:
         """Yield the sightings up to now, because lines come all the time: the text is not a paste."""
         self._text = None
         return self._certain(())
-
-    def _read(self, block: bytes) -> Iterator[Sighting]:
-        if self._text is not None:
-            self._text = self._text + block if len(self._text) + len(block) <= pasted.MOST else None
-        return self._certain(self.cutter.feed(block))
 
     def _certain(self, records: Iterable[Record]) -> Iterator[Sighting]:
         """Search the records; yield the sightings if the text is no paste, because then no other reading can be better."""

@@ -59,7 +59,7 @@ _PAIR = _LazyPattern(
     rf"""(?P<name> {_SHORT_NAMES} (?: = | \\{{0,9}}["'] \s{{0,9}} (?: => | [=:] ) \s{{0,9}} )
          | {_NAMES} \\{{0,9}}["']? \]?
          (?: \s{{0,9}} (?: => | [=:] ) \s{{0,9}}  # Ruby and PHP print =>
-           | \s?,\s? (?=<<")  # a tuple of Erlang
+           | \s?,\s? (?=<<\\{{0,9}}")  # a tuple of Erlang
            | \s{{1,9}} value \s?=\s?  # <property name="password" value="x"/>
            | > (?=[^<>\s]) ))  # <password>x
          (?: (?P<before> (?: [\w.]{{0,30}} [(\[{{=] \s? ){{0,3}} (?: << | [bru]{{0,2}} )) {_QUOTED}  # 'x', b'x', SecretStr('x')
@@ -87,7 +87,7 @@ _AUTHORIZATION = _LazyPattern(
     re.IGNORECASE | re.VERBOSE,
 )
 # SASL's mechanism PLAIN sends NUL, the user, NUL, the password; logs and tracebacks show a NUL in four ways.
-_NUL = r"(?:\\x00|\\u0000|\\0|\x00)"
+_NUL = r"(?:\\{1,9}(?:x00|u0000|0)|\x00)"
 _PLAIN = _LazyPattern(rf"""({_NUL}[^\s\\"'\x00]{{1,100}}{_NUL})[^\s\\"'\x00,)\]}}]+""")
 _TOKEN = _LazyPattern(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}")  # JSON Web Token
 # These are the arguments of a call in a stack trace of PHP: host, port, user, password.

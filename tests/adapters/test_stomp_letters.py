@@ -21,7 +21,7 @@ from steadyworker_stomp import StompAdapter
 from steadyworker_stomp import deadletters as reader
 from tests.brokers.stomp_broker import StompBroker
 from tests.brokers.stomp_client import Frame, StompClient
-from tests.diagnosis.log_findings import Log
+from tests.diagnosis.explaining import Log
 from tests.faults.proxy import Proxy
 
 Eventually = Callable[..., Any]

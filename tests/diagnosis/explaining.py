@@ -1,14 +1,14 @@
-"""What the catalogue finds in what a broker or a client wrote while something was provoked."""
+"""What the catalogue explains in a text that a broker or a client has written, and in a log from a moment on."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 from steadyworker.diagnosis.catalogue import Entry, load
 from steadyworker.diagnosis.scan import Scanner, Search
+from tests.support.stage import eventually
 
 
 @cache
@@ -21,9 +21,16 @@ def _search() -> Search:
     return Search(catalogue().values())
 
 
-def explained(text: str) -> dict[str, str]:
-    """Return the ids of the entries that explain this text, each with the record that it was found in."""
-    return {seen.entry.id: seen.record.text for seen in Scanner("text", _search()).whole([text.encode()])}
+def records(text: str, mark: str = "") -> dict[str, str]:
+    """Return the ids of the entries that explain records of this text which contain the mark, each with its record."""
+    found = Scanner("text", _search()).whole([text.encode("utf-8", "replace")])
+    return {seen.entry.id: seen.record.text for seen in found if mark in seen.record.text}
+
+
+def explained(text: str, mark: str = "") -> set[str]:
+    """Return the same ids, without those that follow from another of them."""
+    ids = records(text, mark).keys()
+    return {each for each in ids if not ids & {*catalogue()[each].follows}}
 
 
 def consequences(ids: Iterable[str]) -> set[str]:
@@ -34,24 +41,37 @@ def consequences(ids: Iterable[str]) -> set[str]:
     return found
 
 
-class BrokersLog:
-    """What a broker writes into its log from now on."""
+class Log:
+    """What is written to the log files of a broker or client from now on; other tests may write there, too."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._begins = path, path.stat().st_size
+    def __init__(self, *paths: Path) -> None:
+        self._starts = {path: path.stat().st_size if path.exists() else 0 for path in paths}
 
-    def text(self) -> str:
-        with self._path.open("rb") as log:
-            log.seek(self._begins)
-            return log.read().decode(errors="replace")
+    def written(self) -> str:
+        """Return all that was written since."""
+        texts = []
+        for path, start in self._starts.items():
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(start)
+                    texts.append(file.read().decode("utf-8", "replace"))
+        return "\n".join(texts)
 
-    def until(self, wanted: set[str], *, within: float = 30.0) -> dict[str, str]:
+    def explained(self, mark: str = "") -> set[str]:
+        """Return the ids of the entries that explain the records which contain this mark."""
+        return explained(self.written(), mark)
+
+    def shows(self, expected: str, mark: str = "", within: float = 30.0) -> None:
+        """Wait until the entry explains a record with this mark, and assert that no other entry does."""
+        eventually(
+            lambda: expected in self.explained(mark), f"{expected} in the log, for {mark!r}", within, self.written
+        )
+        assert self.explained(mark) == {expected}, self.written()[-3000:]
+
+    def until(self, wanted: set[str]) -> dict[str, str]:
         """Return what the catalogue finds, as soon as all that is wanted is there; a broker writes its log a little later."""
-        ends = time.monotonic() + within
-        while not wanted <= (found := explained(self.text())).keys():
-            assert time.monotonic() < ends, f"expected {wanted}, found {set(found)} in:\n{self.text()}"
-            time.sleep(0.05)
-        return found
+        eventually(lambda: wanted <= records(self.written()).keys(), f"{wanted} in the log", 30.0, self.written)
+        return records(self.written())
 
 
 def sections(text: str) -> Iterator[tuple[str, str]]:

@@ -98,7 +98,7 @@ handle, over = held.receipt_handle, time.monotonic() + RECEIVE[1] + 1
 
 def impatient() -> object:
     """Receive with a deadline that is too near, once the proxy knows the client; a busy proxy may not even say so."""
-    hasty = consumer(patience=2)
+    hasty = consumer(patience=1)
     for _ in range(20):
         try:
             return hasty.receive(*RECEIVE)

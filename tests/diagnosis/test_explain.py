@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from typing_extensions import override
 
 from steadyworker.cli import verbs
 from steadyworker.diagnosis.catalogue import FINDINGS, find, load
-from steadyworker.diagnosis.following import QUIET, SETTLE, Following
+from steadyworker.diagnosis.following import QUIET, SETTLE, follow
+from steadyworker.diagnosis.reading import Pipe
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, safe
 from steadyworker.diagnosis.scan import Scanner, Search
 from steadyworker.diagnosis.timeline import Incident, Timelines
@@ -328,7 +330,7 @@ def test_a_count_that_stops_at_its_limit_is_shown_as_at_least() -> None:
     assert "queue: at least 20 different ones, such as 'queue-10'" in many
 
 
-@pytest.mark.parametrize("width", [30, 64, 80, 200])
+@pytest.mark.parametrize("width", [64, 80, 200])
 def test_text_keeps_to_the_width(width: int) -> None:
     text = shown(CHAIN + "2026-11-25 10:50:00,000 ERROR lost " + "a" * 300 + "\n", width)
     longest = max(line.rstrip() for line in text.splitlines() if "aaa" not in line)
@@ -378,23 +380,23 @@ def test_a_quoted_line_is_cut_after_its_secrets_are_removed() -> None:
 # --- Logs that grow ---------------------------------------------------------------------------------------------------
 
 
-class Script:
+class Script(Pipe):
     """A source with a script: bytes to read, or the seconds that pass before there is more; it is its own clock."""
 
     def __init__(self, *script: bytes | float) -> None:
+        super().__init__(-1)
         self._script = list(script)
         self.now = 1000.0
         self.waits: list[float | None] = []
 
-    @property
-    def ended(self) -> bool:
-        return not self._script
-
+    @override
     def read(self) -> bytes:
-        if self._script and isinstance(self._script[0], bytes):
-            return bytes(self._script.pop(0))  # type: ignore[arg-type]
-        return b""
+        block = self._script.pop(0) if self._script and isinstance(self._script[0], bytes) else b""
+        self.ended = not self._script
+        assert isinstance(block, bytes)
+        return block
 
+    @override
     def wait(self, seconds: float | None) -> None:
         self.waits.append(seconds)
         left = self._script[0]
@@ -405,6 +407,7 @@ class Script:
             self._script[0] = left - passed
         else:
             self._script.pop(0)
+        self.ended = not self._script
 
     def monotonic(self) -> float:
         return self.now
@@ -420,7 +423,7 @@ def followed(script: Script) -> list[tuple[float, list[str]]]:
         times.append((script.now - 1000, [step.seen.entry.id for step in incident.steps[incident.shown :]]))
         incident.shown = len(incident.steps)
 
-    Following(Scanner("-", Search(SMALL.values())), script, timelines, show, script).run()
+    follow(Scanner("-", Search(SMALL.values())), script, timelines, show, script)
     for incident in timelines.end():
         if incident.shown < len(incident.steps):
             show(incident)

@@ -20,7 +20,7 @@ from tests.brokers.artemis import Artemis
 from tests.brokers.fixtures import had
 from tests.brokers.stomp_broker import ClassicQueues, StompBroker
 from tests.brokers.stomp_client import StompClient
-from tests.diagnosis.log_findings import Log, explained
+from tests.diagnosis.explaining import Log, explained
 from tests.diagnosis.raw_stomp import RawStomp, frame
 from tests.diagnosis.wrong_stomp import ON_ARTEMIS, ON_CLASSIC, TO_ANYCAST, Scene, Wrong
 from tests.support.stage import eventually

@@ -24,7 +24,7 @@ from tests.brokers.fixtures import had
 from tests.brokers.rabbitmq import Vhost
 from tests.conftest import Eventually
 from tests.diagnosis import foreign
-from tests.diagnosis.explaining import explained, sections
+from tests.diagnosis.explaining import records, sections
 from tests.drills.contestants import peers_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -118,7 +118,7 @@ PYTHON = {
 
 def agree(said: str, expected: dict[str, str]) -> None:
     """Compare what is found in each part with what is expected there."""
-    found = {name: set(explained(text)) for name, text in sections(said)}
+    found = {name: set(records(text)) for name, text in sections(said)}
     assert found == {name: set(ids.split()) for name, ids in expected.items()}, said
 
 
@@ -134,7 +134,7 @@ def test_php_amqplib(vhost: Vhost) -> None:
     said = foreign.run(php, str(foreign.PEERS / "wrong.php"), AMQP_URL=vhost.url)
     alone, _, shared = said.partition("## shared")
     agree(alone, PHP)
-    found = {name: set(explained(text)) for name, text in sections(f"## shared{shared}")}
+    found = {name: set(records(text)) for name, text in sections(f"## shared{shared}")}
     assert found, said
     assert set.union(*found.values()) <= SHARED, said
     assert "phpamqplib.invalid-frame-type" in set.union(*found.values())
@@ -222,7 +222,7 @@ def test_celery(vhost: Vhost, tmp_path: Path, eventually: Eventually) -> None:
     log = tmp_path / "worker.log"
 
     def seen(*ids: str) -> bool:
-        return {*ids} <= explained(log.read_text(errors="replace")).keys()
+        return {*ids} <= records(log.read_text(errors="replace")).keys()
 
     with way_to(parts.port or 5672) as way, log.open("wb") as output:
         environment = {
@@ -267,4 +267,4 @@ def test_celery(vhost: Vhost, tmp_path: Path, eventually: Eventually) -> None:
         finally:
             os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
-    assert explained(log.read_text(errors="replace")).keys() == CELERY
+    assert records(log.read_text(errors="replace")).keys() == CELERY

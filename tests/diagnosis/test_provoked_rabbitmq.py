@@ -18,7 +18,7 @@ import pytest
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.trio import Trio
 from tests.diagnosis import sample_files, wrong_frames, wrong_pika, wrong_requests, wrong_rights, wrong_states
-from tests.diagnosis.explaining import BrokersLog, catalogue, consequences, explained
+from tests.diagnosis.explaining import Log, catalogue, consequences, records
 from tests.diagnosis.provocation import Scene, on_channel, queue
 
 LATE = {
@@ -91,7 +91,7 @@ CASES = [
     both(F.content_without_method, "amqp.interleaved-frames"),
     case(F.bad_method, "amqp.bad-method"),
     both(F.bad_arguments, "amqp.bad-arguments"),
-    case(F.frame_error_close, "amqp.frame-error-close", "", "amqp.unknown-frame-type"),
+    case(F.frame_error_close, "amqp.frame-error-close", "", "amqp.invalid-frame-end"),
     case(F.http_at_start, "amqp.http-on-port"),
     case(F.tls_at_start, "amqp.tls-on-port", "tls.plain-port"),
     case(F.stomp_at_start, "amqp.stomp-on-port"),
@@ -279,13 +279,13 @@ def _name(case_: Case) -> str:
 def test_each_line_of_the_log_is_explained(scene: Scene, told: Case) -> None:
     if told.series and scene.node.series not in told.series:
         pytest.skip(f"RabbitMQ {scene.node.series} says something else, or nothing")
-    log = BrokersLog(scene.node.log)
+    log = Log(scene.node.log)
     with scene.keeping_warnings():
         told.act(scene)
         if GONE in told.also:
             scene.wait_for_silence()  # or the next provocation's log would have it
     in_log = log.until(told.broker)
-    by_client = explained("\n".join(scene.texts))
+    by_client = records("\n".join(scene.texts))
     assert told.client <= by_client.keys(), scene.texts
     known = consequences(told.broker | told.client) | told.also | LATE
     assert not {name: record for name, record in (in_log | by_client).items() if name not in known}
@@ -300,13 +300,13 @@ def test_a_cluster_that_has_lost_nodes(trio: Trio) -> None:
     scene = Scene(first, first.add_vhost())
     with scene.connection(port=third.amqp) as connection:
         queue(connection.channel(), "mine")
-    log = BrokersLog(first.log)
+    log = Log(first.log)
     third.kill()
     on_channel(scene, lambda channel: channel.queue_declare("mine", passive=True))
     second.kill()
     on_channel(scene, lambda channel: queue(channel, "new", x_queue_type="quorum"))
     lost = {"rabbitmq.queue-node-down", "rabbitmq.no-majority"}
-    assert lost <= explained("\n".join(scene.texts)).keys()
+    assert lost <= records("\n".join(scene.texts)).keys()
     assert log.until(lost).keys() - lost <= LATE | {GONE}
 
 

@@ -27,7 +27,7 @@ from tests.brokers.maven import compiler, java
 from tests.brokers.process import free_ports
 from tests.brokers.rocketmq import LIMITED, RocketMQ4, RocketMQ5, RocketMQNode, rocketmq_program
 from tests.brokers.rocketmq_witness import Account, RefusalError
-from tests.diagnosis.log_findings import Log, explained
+from tests.diagnosis.explaining import Log, explained
 from tests.support.stage import ROOT, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.rocketmq, pytest.mark.xdist_group("rocketmq"), pytest.mark.timeout(300)]

@@ -17,7 +17,7 @@ import stomp  # type: ignore[import-untyped]
 from stomp.exception import ConnectFailedException, NotConnectedException  # type: ignore[import-untyped]
 
 from tests.brokers.stomp_broker import StompBroker
-from tests.diagnosis.log_findings import explained
+from tests.diagnosis.explaining import explained
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)]
 

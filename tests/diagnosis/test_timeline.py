@@ -192,7 +192,8 @@ def test_a_time_without_a_year_joins_one_with_a_year() -> None:
         "2025-12-31 23:59:59.000000+00:00 [error] <0.2.0> beats missed on <0.2.0>\n"
         "Jan  1 00:00:10 host worker[7]: closed <0.2.0> of april\n"
     )
-    seen = [*Scanner("log", Search(SMALL.values())).whole([lines.encode()])]
+    now = datetime(2026, 3, 3, tzinfo=UTC).timestamp()
+    seen = [*Scanner("log", Search(SMALL.values(), now)).whole([lines.encode()])]
     times = [each.time for each in seen if each.time is not None]
     assert len(times) == 4
     # The two are apart by the zone of this machine, not by years.

@@ -24,7 +24,7 @@ from tests.brokers.maven import compiler, java
 from tests.brokers.rocketmq import HALF, OPENED, RocketMQ4, RocketMQ45, RocketMQNode, rocketmq_program
 from tests.brokers.rocketmq_front import Front
 from tests.brokers.rocketmq_witness import QueueAt
-from tests.diagnosis.log_findings import explained
+from tests.diagnosis.explaining import explained
 from tests.diagnosis.page_kit import check, headline, page_of, page_text
 from tests.diagnosis.traced import Traced
 from tests.support.stage import eventually

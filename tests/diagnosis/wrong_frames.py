@@ -125,10 +125,10 @@ def bad_arguments(scene: Scene) -> None:
 
 
 def frame_error_close(scene: Scene) -> None:
-    """The broker's last word to a client that stays: three seconds after the broken frame."""
+    """The broker's last word to a client that stays: three seconds after a frame without its end."""
     with scene.opened() as client:
-        client.send(b"\x09\x00\x00\x00\x00\x00\x00\xce")
-        client.socket.settimeout(4)
+        client.send(b"\x08\x00\x00\x00\x00\x00\x00\x00")
+        client.socket.settimeout(20)
         client.until_closed()
 
 

@@ -6,27 +6,23 @@ import os
 import signal
 import stat
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 
 import click
 from rich.console import Console
-from typing_extensions import override
 
 from steadyworker.cli.output import json_line
 from steadyworker.clock import SystemClock
 from steadyworker.diagnosis.catalogue import Entry, load
-from steadyworker.diagnosis.decoding import UndecodableSource
-from steadyworker.diagnosis.following import Following
-from steadyworker.diagnosis.reading import Pipe, blocks
+from steadyworker.diagnosis.following import follow
+from steadyworker.diagnosis.reading import Pipe, UnreadableSource, blocks
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, entry_data, unknown_data
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
 from steadyworker.diagnosis.timeline import Incident, LogFinding, Sighting, Timelines
 from steadyworker.errors import SourceUnavailable
-from steadyworker.units import count_text
 
 _STDIN = 0
 _MANY = 3  # findings
@@ -95,9 +91,7 @@ def _list(entries: dict[str, Entry], *, as_json: bool) -> None:
 
 def _show_entry(entries: dict[str, Entry], identity: str, *, as_json: bool) -> None:
     if identity not in entries:
-        words = set(identity.replace("-", ".").split("."))
-        near = [known for known in entries if words & set(known.replace("-", ".").split("."))]
-        near.sort(key=lambda known: -len(words & set(known.replace("-", ".").split("."))))
+        near = get_close_matches(identity, entries, 1)
         remedy = f"did you mean {near[0]}?" if near else "see steadyworker explain --list."
         raise click.UsageError(f"Expected an id of the catalogue, got {identity!r}: {remedy}")
     if as_json:
@@ -114,11 +108,8 @@ def _explain(entries: dict[str, Entry], files: Sequence[Path], *, as_json: bool)
     search, timelines = Search(entries.values(), SystemClock().wall()), Timelines(entries.values())
     scanners = [Scanner(str(file), search) for file in files]
     failures: list[str] = []
-    output = (
-        _JsonPrinter(timelines)
-        if as_json
-        else _TextPrinter(timelines, [str(file) for file in files if file != Path("-")])
-    )
+    names = [str(file) for file in files if file != Path("-")]
+    output = _ShownFindings(timelines, None if as_json else Report(_console(), names))
     if files == (Path("-"),) and _is_stream(_STDIN):
         if sys.stdin is not None and sys.stdin.isatty():
             click.echo("Paste lines of a log, then press Ctrl-D.", err=True)
@@ -140,37 +131,20 @@ def _whole(file: Path, scanner: Scanner, failures: list[str]) -> Iterator[Sighti
     """Yield the sightings in a file; if the file cannot be read to its end, record the failure, and raise nothing."""
     try:
         yield from scanner.whole(blocks(Path("/dev/stdin") if file == Path("-") else file))
-    except (OSError, UndecodableSource) as error:
-        failures.append(_failure(file, error))
+    except UnreadableSource as error:
+        failures.append(f"Expected to read {file}, got: {error}.")
 
 
-def _failure(file: Path, error: OSError | UndecodableSource) -> str:
-    return f"Expected to read {file}, got: {(isinstance(error, OSError) and error.strerror) or error}."
-
-
-def _follow(scanner: Scanner, timelines: Timelines, output: _Printer, failures: list[str]) -> None:
-    """Explain the standard input while it grows, until its end or Ctrl-C."""
+def _follow(scanner: Scanner, timelines: Timelines, output: _ShownFindings, failures: list[str]) -> None:
+    """Explain the standard input while it grows, until its end, Ctrl-C, or SIGTERM, which `timeout` sends."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with _terminated_as_interrupted():
-            Following(scanner, Pipe(_STDIN), timelines, output.incident, SystemClock()).run()
+        follow(scanner, Pipe(_STDIN), timelines, output.incident, SystemClock())
     except KeyboardInterrupt:
-        with suppress(UndecodableSource):  # the command was ended early
-            for seen in scanner.end():
-                timelines.add(seen)
-    except UndecodableSource as error:
-        failures.append(_failure(Path("-"), error))
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM, which `timeout` sends, end the command as Ctrl-C does; the findings up to then are shown."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
+        for seen in scanner.end():
+            timelines.add(seen)
+    except UnreadableSource as error:
+        failures.append(f"Expected to read -, got: {error}.")
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -182,87 +156,45 @@ def _is_stream(descriptor: int) -> bool:
         return False
 
 
-class _Printer(ABC):
-    """The output of a command, and the findings that were shown; all incidents of one entry have the same number."""
+class _ShownFindings:
+    """The output of the command: the report for people, or JSON Lines; all incidents of one entry have the same number."""
 
-    def __init__(self, timelines: Timelines) -> None:
-        self.timelines = timelines
-        self.numbers: dict[str, int] = {}
+    def __init__(self, timelines: Timelines, report: Report | None) -> None:
+        self._timelines = timelines
+        self._report = report
+        self._numbers: dict[str, int] = {}
 
     def incident(self, incident: Incident) -> None:
         """Show an incident of a log that is followed."""
-        finding = self.timelines.of(incident)
-        known = finding.entry.id in self.numbers
-        number = self.numbers.setdefault(finding.entry.id, len(self.numbers) + 1)
-        self.show(number, finding, incident, again=known)
-        incident.shown = len(incident.steps)
+        self._show(self._timelines.of(incident), incident)
         sys.stdout.flush()
 
     def rest(self, search: Search, lines: int) -> None:
-        """Show every finding that was not shown yet, and then the end."""
+        """Show every finding that was not shown yet, and then the errors that were not explained."""
         found = sorted(
-            self.timelines.findings.values(),
+            self._timelines.findings.values(),
             key=lambda each: (each.entry.severity != "error", each.first.time or 0.0, each.first.line),
         )
-        if not self.numbers and len(found) > _MANY:
-            self.overview(found)
+        if self._report and not self._numbers and len(found) > _MANY:
+            self._report.overview(found)
         for finding in found:
-            if finding.entry.id not in self.numbers:
-                number = self.numbers.setdefault(finding.entry.id, len(self.numbers) + 1)
-                self.show(number, finding, finding.example, again=False)
-        self.end(search, lines)
+            if finding.entry.id not in self._numbers:
+                self._show(finding, finding.example)
+        if self._report:
+            self._report.end(len(found), lines, search.unknown)
+        elif search.unknown.count:
+            json_line(unknown_data(search.unknown))
 
-    def overview(self, findings: Sequence[LogFinding]) -> None:  # noqa: B027 - JSON has no overview
-        """Show the conclusions first, if there are many."""
-
-    @abstractmethod
-    def show(self, number: int, finding: LogFinding, incident: Incident, *, again: bool) -> None:
-        """Show a finding."""
-
-    @abstractmethod
-    def end(self, search: Search, lines: int) -> None:
-        """Show the errors that were not explained."""
-
-
-class _TextPrinter(_Printer):
-    """A printer of text for people."""
-
-    def __init__(self, timelines: Timelines, sources: Sequence[str]) -> None:
-        super().__init__(timelines)
-        self._console = _console()
-        self._report = Report(self._console, sources)
-
-    @override
-    def show(self, number: int, finding: LogFinding, incident: Incident, *, again: bool) -> None:
-        if again:
+    def _show(self, finding: LogFinding, incident: Incident) -> None:
+        known = finding.entry.id in self._numbers
+        number = self._numbers.setdefault(finding.entry.id, len(self._numbers) + 1)
+        if self._report is None:
+            json_line(as_data(number, finding))
+        elif known:
             self._report.again(number, finding, incident.steps[incident.shown :])
         else:
             self._report.finding(number, finding)
-
-    @override
-    def overview(self, findings: Sequence[LogFinding]) -> None:
-        self._report.overview(findings)
-
-    @override
-    def end(self, search: Search, lines: int) -> None:
-        found = len(self.timelines.findings)
-        nothing = "Nothing known" if search.unknown.count else "Nothing found"
-        result = count_text(found, "finding") if found else nothing
-        self._console.print(f"{result} in {count_text(lines, 'line')}.", style="bold", highlight=False)
-        self._report.unknown(search.unknown)
-
-
-class _JsonPrinter(_Printer):
-    """A printer of JSON Lines."""
-
-    @override
-    def show(self, number: int, finding: LogFinding, incident: Incident, *, again: bool) -> None:
-        json_line(as_data(number, finding))
-
-    @override
-    def end(self, search: Search, lines: int) -> None:
-        if search.unknown.count:
-            json_line(unknown_data(search.unknown))
+        incident.shown = len(incident.steps)
 
 
 def _console() -> Console:
