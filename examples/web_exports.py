@@ -1,7 +1,7 @@
 """
 A slow export that reports its progress, for the web applications beside it; start its worker first.
 
-    pip install steadyworker fastapi uvicorn        # or: steadyworker django
+    pip install 'steadyworker[exports]' fastapi uvicorn     # or: 'steadyworker[exports]' django
     steadyworker run web_exports:Exports
     uvicorn web_fastapi:app                         # or: python web_django.py runserver
 """

@@ -7,17 +7,21 @@ The contract between a job and an export is `steadyworker/export.py`.
 Both exports write the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
+Arrow's kernels make the bytes: `TextWriter.write` in `render.py` makes the lines of CSV and JSON Lines, and `RowGroups` in `parquet.py` the row groups.
+
 | file | content |
 |---|---|
 | `stage.py` | the stage of a file, names, removal of old stages |
 | `folders.py` | the folders of this host that have stages |
 | `commit.py` | stage → permission → link → manifest; publication of a file that a dead run completed |
 | `manifest.py` | the description of a file |
-| `values.py`, `patterns.py` | values to text |
-| `formats.py`, `jsonl.py`, `cells.py`, `parquet.py`, `packed.py` | rows to bytes |
+| `sources.py` | the rows of a user's source as Arrow batches |
+| `render.py`, `patterns.py` | Arrow columns to text, and lines to bytes |
+| `formats.py`, `jsonl.py`, `parquet.py`, `packed.py` | the formats, and their cells |
+| `values.py` | single values to text |
 | `totals.py`, `hashed.py` | counts, sums and hashes, computed while the file is written |
 | `lakes.py` | tables of Delta, Iceberg and Hudi, which are refused as files |
-| `rows.py`, `sources.py` | `RowExport`, and the kinds of row sources that it accepts |
+| `rows.py` | `RowExport` |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
 | `spark/` | `SparkExport` and the Spark host |
 | `cli/` | the verb `verify` |

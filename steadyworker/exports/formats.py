@@ -1,5 +1,5 @@
 r"""
-File formats: this file defines CSV, `jsonl.py` defines JSON Lines, and `parquet.py` defines Parquet; `values.py` converts each value.
+File formats: this file defines CSV, `jsonl.py` defines JSON Lines, and `parquet.py` defines Parquet; `render.py` converts values to text.
 
 **CSV** is RFC 4180 in UTF-8 with "\n" as line end, also after the last line.
 Only text is quoted, and only if it is empty, is the null text, or contains the delimiter, a quote, CR or LF.
@@ -20,7 +20,6 @@ A new format needs these things:
 - its name and suffix in `format_of` and `_by_suffix` of this file
 - a reader in `READERS` of `readers.py`, and its row in the docstring of `verifying.py`
 - its name in the three lists of `exports/__init__.py`, and in the docstring of `Job.export` (`steadyworker/job.py`)
-- its library, if it needs one, in the `versions` of `rows.py`, for the manifest
 
 For Spark, the format also needs branches in these files of `spark/`: `export.py`, `groups.py`, `join.py`, `lines.py`, `query.py`.
 """
@@ -28,23 +27,20 @@ For Spark, the format also needs branches in these files of `spark/`: `export.py
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.cells import Cells, RowLineWriter
 from steadyworker.exports.jsonl import JsonLines, check_compression
 from steadyworker.exports.packed import Gzip
-from steadyworker.exports.parquet import Out, Parquet
-from steadyworker.exports.patterns import DATE, MOMENT, UTC, check_pattern, check_zone, date_texts, moment_texts
-from steadyworker.exports.sources import Row
+from steadyworker.exports.parquet import Parquet
+from steadyworker.exports.patterns import DATE, MOMENT, UTC, check_pattern, check_zone
+from steadyworker.exports.render import Notation, Out, TextKind, TextWriter, after, before, cells, has_any
+from steadyworker.exports.sources import arrow
 from steadyworker.exports.stage import ExportTarget
-from steadyworker.exports.values import TEXTS
 
 __all__ = ["Csv", "Format", "JsonLines", "Parquet"]
 
@@ -55,9 +51,18 @@ _FORMULA = "=+-@\t\r\0"
 class Writer(Protocol):
     """A writer of one file's bytes."""
 
-    def write(self, rows: Sequence[Row], first: int) -> None:
+    def batch(self, chunk: Sequence[Any], first: int) -> Any:
         """
-        Write these rows, each with one value per column; `first` is the number of the first row, counted from 0.
+        Return a chunk of `sources.Source` as one Arrow batch with this file's columns.
+
+        Raises:
+            ExportRejected: The format cannot represent a value; the message names its row and column.
+        """
+        ...
+
+    def write(self, batch: Any, first: int) -> None:
+        """
+        Write the rows of this batch; `first` is the number of the first row, counted from 0.
 
         Raises:
             ExportRejected: The format cannot represent a value; the message names its row and column.
@@ -96,16 +101,12 @@ class Format(Protocol):
         """Return the bytes before the first row."""
         ...
 
-    def text(self, value: object) -> str:
-        """Return a value's text in the file, without quotes; the value is not None."""
+    def texts(self, column: Any) -> Any:
+        """Return the texts of an Arrow column in the file, without quotes; NULL stays NULL."""
         ...
 
-    def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:
-        """
-        Return a writer of rows, which does not write the header line.
-
-        When the first row has arrived, `schema()` returns the source's Arrow schema, or None.
-        """
+    def writer(self, out: Out, columns: Sequence[str]) -> Writer:
+        """Return a writer of rows, which does not write the header line."""
         ...
 
 
@@ -190,54 +191,61 @@ class Csv:
                 f"Expected `header` to rename only columns of this export ({', '.join(columns)}), each to a different name, "
                 f"got {dict(renamed)!r}: correct it."
             )
-        line = self.delimiter.join(map(self._cells()[str], names)) + "\n" if self.header is not False else ""
+        line = self.delimiter.join(map(self._name, names)) + "\n" if self.header is not False else ""
         return (("\ufeff" if self.bom else "") + line).encode()
 
-    def text(self, value: object) -> str:
-        """Return the text of a value; if the value is text, `guard_formulas` is applied."""
-        shown = self._texts()[type(value)](value)
-        return (
-            "'" + shown if self.guard_formulas and isinstance(value, str) and shown[:1] in _FORMULA and shown else shown
+    def _name(self, name: str) -> str:
+        """Return a column's name as a cell; this needs no pyarrow, because `verify` needs none."""
+        shown = "'" + name if self.guard_formulas and name and name[0] in _FORMULA else name
+        odd = not name or name == self.null or any(character in name for character in (self.delimiter, *'"\r\n'))
+        return '"' + shown.replace('"', '""') + '"' if odd else shown
+
+    def texts(self, column: Any) -> Any:
+        """Return the texts of a column; `guard_formulas` is applied to text."""
+        return cells(
+            column, self._notation(), lambda texts, kind: self._guarded(texts) if kind is TextKind.TEXT else texts
         )
 
-    def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> Writer:  # noqa: ARG002 - for Parquet
+    def writer(self, out: Out, columns: Sequence[str]) -> TextWriter:
         """Return a writer of rows, which does not write the header line."""
-        cells = self._cells()
-        if len(columns) == 1 and not self.null:
-            cells[type(None)] = lambda _: '""'
-        delimiter = self.delimiter
-        return RowLineWriter(
-            out, columns, lambda row: delimiter.join([cells[type(value)](value) for value in row]), self.text
-        )
+        null = '""' if len(columns) == 1 and not self.null else self.null
 
-    def _texts(self) -> Cells:
-        """Return a mapping from type to the function that converts a value to text, without guard and quotes."""
-        texts = Cells(TEXTS)
-        if self.decimal_comma:
-            for kind in (Decimal, float):
-                texts[kind] = _with_comma(TEXTS[kind])
-        if self.dates != DATE:
-            texts[date] = date_texts(self.dates)
-        if (self.moments, self.zone) != (MOMENT, UTC):
-            texts[datetime] = moment_texts(self.moments, self.zone)
-        return texts
+        def cell(texts: Any, kind: TextKind) -> Any:
+            made = self._cell(texts, kind)
+            return made.fill_null(null) if made.null_count else made
 
-    def _cells(self) -> Cells:
-        """Return a mapping from type to the function that converts a value to a cell; numbers and dates never need quotes."""
-        special = re.compile(f'[{re.escape(self.delimiter)}"\r\n]').search
-        formula = _FORMULA if self.guard_formulas else ""
+        starts = [""] * len(columns)
+        return TextWriter(out, columns, self._notation(), cell, starts=starts, between=self.delimiter, end="\n")
 
-        def quoted(value: str) -> str:
-            shown = "'" + value if value[:1] in formula and value else value
-            if special(value) or not value or value == self.null:
-                return '"' + shown.replace('"', '""') + '"'
-            return shown
+    def _notation(self) -> Notation:
+        return Notation(self.decimal_comma, self.dates, self.moments, self.zone)
 
-        return Cells({**self._texts(), str: quoted, type(None): lambda _: self.null})
+    def _cell(self, texts: Any, kind: TextKind) -> Any:
+        """Return texts as cells; numbers and dates never need quotes."""
+        if kind is not TextKind.TEXT:
+            return texts
+        kernels = arrow().compute
+        odd = kernels.equal(texts, "")
+        if self.null:
+            odd = kernels.or_(odd, kernels.equal(texts, self.null))
+        special = '"\r\n' + self.delimiter
+        if has_any(texts, special.encode()):
+            odd = kernels.or_(odd, kernels.match_substring_regex(texts, f"[{special}]"))
+        made = self._guarded(texts)
+        odd = odd.fill_null(False)  # noqa: FBT003 - Arrow's signature
+        if not kernels.any(odd).as_py():
+            return made
+        few = not kernels.all(odd).as_py()
+        quoted = before('"', after(kernels.replace_substring(made.filter(odd) if few else made, '"', '""'), '"'))
+        return kernels.replace_with_mask(made, odd, quoted) if few else quoted
 
-
-def _with_comma(convert: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda value: convert(value).replace(".", ",")
+    def _guarded(self, texts: Any) -> Any:
+        """Return texts with the guard of `guard_formulas`."""
+        if not self.guard_formulas or not has_any(texts, _FORMULA.encode()):
+            return texts
+        pa = arrow()
+        formula = pa.compute.is_in(pa.compute.utf8_slice_codeunits(texts, 0, 1), pa.array(list(_FORMULA)))
+        return pa.compute.if_else(formula, before("'", texts), texts) if pa.compute.any(formula).as_py() else texts
 
 
 @contextmanager

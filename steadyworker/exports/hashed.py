@@ -32,7 +32,7 @@ class HashedFile:
         self.bytes = 0
         self._begun = 0
 
-    def write(self, data: bytes, /) -> int:
+    def write(self, data: bytes | memoryview, /) -> int:
         """Write, count and hash all these bytes."""
         self._file.write(data)
         self._hash.update(data)

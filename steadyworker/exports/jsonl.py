@@ -9,19 +9,16 @@ Spark's JSON writer, Jackson, escapes text in the same way.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from json.encoder import encode_basestring
 from typing import Any, ClassVar, Literal
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.cells import Cells, RowLineWriter
-from steadyworker.exports.parquet import Out
-from steadyworker.exports.sources import Row
-from steadyworker.exports.values import TEXTS, text
+from steadyworker.exports.render import PLAIN, Out, TextKind, TextWriter, after, before, cells, has_any, text_bytes
+from steadyworker.exports.sources import arrow
 
-_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
+_SHORT = {8: r"\b", 9: r"\t", 10: r"\n", 12: r"\f", 13: r"\r"}
+_NO_CONTROLS = bytes(range(32, 256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +53,15 @@ class JsonLines:
         """Return no bytes: JSON Lines has no header."""
         return b""
 
-    def text(self, value: object) -> str:
-        """Return the text of a value."""
-        return text(value)
+    def texts(self, column: Any) -> Any:
+        """Return the texts of a column."""
+        return cells(column, PLAIN, lambda texts, _: texts)
 
-    def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> RowLineWriter:  # noqa: ARG002 - for Parquet
+    def writer(self, out: Out, columns: Sequence[str]) -> TextWriter:
         """Return a writer of rows."""
-        names = [name + ":" for name in map(escaped, columns)]
-        cells = Cells(
-            {
-                **{kind: _string(convert) for kind, convert in TEXTS.items()},
-                bool: TEXTS[bool],
-                int: TEXTS[int],
-                float: _number,
-                type(None): lambda _: "null",
-            }
-        )
-
-        def line(row: Row) -> str:
-            return (
-                "{" + ",".join([name + cells[type(value)](value) for name, value in zip(names, row, strict=True)]) + "}"
-            )
-
-        return RowLineWriter(out, columns, line)
+        keys = [escaped(name) + ":" for name in columns]
+        keys[0] = "{" + keys[0]
+        return TextWriter(out, columns, PLAIN, _cell, starts=keys, between=",", end="}\n")
 
 
 def check_compression(compression: object) -> None:
@@ -94,18 +77,29 @@ def check_compression(compression: object) -> None:
 
 def escaped(value: str) -> str:
     """Return the text as a JSON string, with its quotes."""
-    if _CONTROL.search(value) is None:
-        return encode_basestring(value)
-    # Each piece between two control characters is encoded separately, because the text may contain a literal `\\u001f`.
-    pieces = [encode_basestring(piece)[1:-1] for piece in _CONTROL.split(value)]
-    found = [f"\\u{ord(character):04X}" for character in _CONTROL.findall(value)]
-    return '"' + "".join(map("".join, zip(pieces, [*found, ""], strict=True))) + '"'
+    text: str = _cell(arrow().array([value]), TextKind.TEXT)[0].as_py()
+    return text
 
 
-def _string(convert: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda value: escaped(convert(value))
+def _cell(texts: Any, kind: TextKind) -> Any:
+    """Return texts as JSON values."""
+    kernels = arrow().compute
+    if kind is TextKind.FLOAT and has_any(texts, b"Ny"):
+        texts = kernels.if_else(kernels.match_substring_regex(texts, "[Ny]"), _quoted(texts), texts)  # NaN, Infinity
+    elif kind not in {TextKind.INTEGER, TextKind.BOOLEAN, TextKind.FLOAT}:
+        texts = _quoted(_escaped(texts) if kind is TextKind.TEXT else texts)
+    return texts.fill_null("null") if texts.null_count else texts
 
 
-def _number(value: float) -> str:
-    shown = TEXTS[float](value)
-    return shown if shown[-1].isdigit() else f'"{shown}"'
+def _quoted(texts: Any) -> Any:
+    return before('"', after(texts, '"'))
+
+
+def _escaped(texts: Any) -> Any:
+    kernels = arrow().compute
+    for character in '\\"':  # the backslash first, because each escape begins with one
+        if has_any(texts, character.encode()):
+            texts = kernels.replace_substring(texts, character, "\\" + character)
+    for code in sorted(set(bytes(text_bytes(texts)).translate(None, _NO_CONTROLS))):
+        texts = kernels.replace_substring(texts, chr(code), _SHORT.get(code, f"\\u{code:04X}"))
+    return texts

@@ -14,7 +14,7 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from steadyworker.exports.parquet import Out
+from steadyworker.exports.render import Out
 
 MEMBER = 4 << 20
 """The size of a member before compression, in bytes."""
@@ -34,7 +34,7 @@ class Gzip:
         self._most = 2 * workers
         self._under_way: deque[Future[bytes]] = deque()
 
-    def write(self, data: bytes, /) -> int:
+    def write(self, data: bytes | memoryview, /) -> int:
         """Accept all these bytes, and return their number."""
         self._rest += data
         while len(self._rest) >= MEMBER:

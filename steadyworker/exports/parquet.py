@@ -1,5 +1,5 @@
 """
-Parquet, written by pyarrow (extra `spark`), which is imported when the first Parquet file is written.
+Parquet, written by pyarrow's own writer.
 
 If the source yields Arrow batches, each column gets the plain form of its type in the batches.
 The plain types are `string` for text, microseconds for moments, and UTC for moments with a zone.
@@ -12,24 +12,17 @@ A row group has 65,536 rows, whatever the size of the batches, so equal rows of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.values import text
+from steadyworker.errors import ExportRejected
+from steadyworker.exports.render import PLAIN, Out, cells
+from steadyworker.exports.sources import arrow, columns_in
 
 ROW_GROUP = 65_536
 """The number of rows in a row group."""
-
-
-class Out(Protocol):
-    """An output for bytes: a file that is written from start to end."""
-
-    def write(self, data: bytes, /) -> int:
-        """Write all these bytes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +53,20 @@ class Parquet:
         """Return no bytes: pyarrow writes the beginning of the file."""
         return b""
 
-    def text(self, value: object) -> str:
-        """Return the text of a value."""
-        return text(value)
+    def texts(self, column: Any) -> Any:
+        """Return the texts of a column, for totals by group."""
+        return cells(column, PLAIN, lambda texts, _: texts)
 
-    def writer(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> ParquetWriter:
-        """
-        Return a writer of rows.
-
-        Raises:
-            ExportError: pyarrow is not installed.
-        """
-        return ParquetWriter(out, columns, schema)
+    def writer(self, out: Out, columns: Sequence[str]) -> ParquetWriter:
+        """Return a writer of rows."""
+        return ParquetWriter(out, columns)
 
 
 class RowGroups:
     """A writer of Arrow tables of one schema into one file, in row groups of equal size."""
 
     def __init__(self, out: Out, schema: Any) -> None:
-        import pyarrow.parquet  # this import cannot fail, because `arrow()` has returned pyarrow
+        import pyarrow.parquet  # `arrow()` has checked that it is installed
 
         self._schema = schema
         self._waiting: list[Any] = []
@@ -117,54 +105,58 @@ class RowGroups:
 
 
 class ParquetWriter:
-    """A writer of rows. The source's Arrow schema sets the types; without a schema, the first rows set the types."""
+    """A writer of rows. The first chunk sets the types: its Arrow types, or the types that pyarrow infers from its rows."""
 
-    def __init__(self, out: Out, columns: Sequence[str], schema: Callable[[], Any]) -> None:
+    def __init__(self, out: Out, columns: Sequence[str]) -> None:
         self._arrow = arrow()
-        self._out, self._columns, self._schema_of = out, columns, schema
+        self._out, self._columns = out, columns
         self._schema: Any = None
         self._groups: RowGroups | None = None
 
-    def write(self, rows: Sequence[Sequence[object]], first: int) -> None:  # noqa: ARG002 - pyarrow's error names no row
-        """Write these rows."""
-        if not rows:
-            return
-        values = list(zip(*rows, strict=True))
-        groups = self._groups or self._open(values)
+    def batch(self, chunk: Sequence[Any], first: int) -> Any:  # noqa: ARG002 - pyarrow's error names no row
+        """Return the chunk as one batch of the file's types."""
+        batches, given = columns_in(chunk, self._columns)
+        if batches:
+            given = [self._arrow.chunked_array(arrays, arrays[0].type).combine_chunks() for arrays in given]
+        if self._schema is None:
+            types = [
+                column.type if batches else self._widened(self._array(name, column, None).type)
+                for name, column in zip(self._columns, given, strict=True)
+            ]
+            self._schema = plain_schema(self._columns, types)
         arrays = [
             self._array(name, column, kind)
-            for name, column, kind in zip(self._columns, values, self._schema.types, strict=True)
+            for name, column, kind in zip(self._columns, given, self._schema.types, strict=True)
         ]
-        groups.add(self._arrow.Table.from_arrays(arrays, schema=self._schema))
+        return self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def write(self, batch: Any, first: int) -> None:  # noqa: ARG002 - every row can be written
+        """Write the rows of this batch."""
+        self._opened(batch.schema).add(self._arrow.Table.from_batches([batch]))
 
     def finish(self) -> None:
         """Write the remaining rows and the index, even for a file without rows."""
-        groups = self._groups or self._open([()] * len(self._columns))
-        groups.finish()
+        names = list(self._columns)
+        self._opened(plain_schema(names, [self._arrow.string()] * len(names))).finish()
 
     def close(self) -> None:
         """Close the writer."""
         if self._groups is not None:
             self._groups.close()
 
-    def _open(self, values: Sequence[Sequence[object]]) -> RowGroups:
-        given = self._schema_of()
-        types = (
-            given.types
-            if given is not None
-            else [
-                self._widened(self._array(name, column, None).type)
-                for name, column in zip(self._columns, values, strict=True)
-            ]
-        )
-        self._schema = plain_schema(self._columns, types)
-        self._groups = RowGroups(self._out, self._schema)
+    def _opened(self, schema: Any) -> RowGroups:
+        if self._groups is None:
+            self._groups = RowGroups(self._out, schema)
         return self._groups
 
-    def _array(self, name: str, column: Sequence[object], kind: Any) -> Any:
+    def _array(self, name: str, column: Any, kind: Any) -> Any:
         try:
+            if hasattr(column, "cast"):
+                made = column.cast(kind)
+                made.validate(full=True)
+                return made
             return self._arrow.array(column, type=kind)
-        except (self._arrow.ArrowException, OverflowError) as error:
+        except (self._arrow.ArrowException, OverflowError, ValueError) as error:
             raise ExportRejected(
                 f"Column {name!r}: expected values of type {kind or 'one type'}, but {error}. "
                 "Yield Arrow batches instead of rows: their schema sets the types."
@@ -193,20 +185,3 @@ def _plain(kind: Any) -> Any:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz and "UTC")
     return kind
-
-
-def arrow(purpose: str = "Parquet()") -> Any:
-    """
-    Import pyarrow and return it.
-
-    Args:
-        purpose: The feature that needs pyarrow, for the error message.
-
-    Raises:
-        ExportError: pyarrow is not installed.
-    """
-    try:
-        import pyarrow  # noqa: ICN001 - its own name is clearer than "pa"
-    except ImportError as error:
-        raise ExportError(f"Expected pyarrow for {purpose}, got none: pip install 'steadyworker[spark]'.") from error
-    return pyarrow

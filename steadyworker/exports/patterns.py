@@ -17,10 +17,9 @@ When summer time ends, a clock shows one hour twice; a pattern without `%z` writ
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta
+from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import cast
 from zoneinfo import ZoneInfo
 
 from steadyworker.errors import ExportRejected
@@ -32,20 +31,14 @@ OFFSET = "%z"
 
 _PIECE = re.compile(r"%.?|[^%]+", re.DOTALL)
 _OF_DATES = frozenset({"%Y", "%m", "%d", "%%"})
-_DIRECTIVES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "%Y": ("{0.year:04d}", "yyyy"),
-        "%m": ("{0.month:02d}", "MM"),
-        "%d": ("{0.day:02d}", "dd"),
-        "%H": ("{0.hour:02d}", "HH"),
-        "%M": ("{0.minute:02d}", "mm"),
-        "%S": ("{0.second:02d}", "ss"),
-        "%f": ("{0.microsecond:06d}", "SSSSSS"),
-        OFFSET: ("{1}", ""),
-        "%%": ("%", ""),
-    }
+_ISO = "YYYY-mm-dd HH:MM:SS.ffffff"
+_PLACES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"%Y": (0, 4), "%m": (5, 7), "%d": (8, 10), "%H": (11, 13), "%M": (14, 16), "%S": (17, 19), "%f": (20, 26)}
 )
-"""For each directive, Python's format field and Java's pattern letters."""
+"""For each directive, its place in the text of a moment."""
+_JAVA: Mapping[str, str] = MappingProxyType(
+    {"%Y": "yyyy", "%m": "MM", "%d": "dd", "%H": "HH", "%M": "mm", "%S": "ss", "%f": "SSSSSS", OFFSET: "", "%%": "%"}
+)
 
 
 def check_pattern(name: str, pattern: str, forbidden: str, *, of_dates: bool) -> None:
@@ -55,7 +48,7 @@ def check_pattern(name: str, pattern: str, forbidden: str, *, of_dates: bool) ->
     Raises:
         ExportRejected: The pattern has an unknown directive, or a character that would need quotes or a guard.
     """
-    known = _OF_DATES if of_dates else frozenset(_DIRECTIVES)
+    known = _OF_DATES if of_dates else frozenset(_JAVA)
     pieces = _PIECE.findall(pattern)
     for piece in pieces:
         if piece.startswith("%") and piece not in known:
@@ -81,31 +74,33 @@ def check_zone(name: str) -> None:
         ) from error
 
 
-def date_texts(pattern: str) -> Callable[[date], str]:
-    """Return the function that writes dates by this pattern."""
-    return cast("Callable[[date], str]", _python(pattern).format)
-
-
-def moment_texts(pattern: str, zone: str) -> Callable[[datetime], str]:
+@cache
+def slices(pattern: str) -> tuple[str | tuple[int, int] | None, ...]:
     """
-    Return the function that writes moments by this pattern.
+    Return the pattern in pieces: text, slices of a moment's text `2024-03-31 02:30:00.123456`, and None for each `%z`.
 
-    That function raises ExportRejected for a moment outside the years 1 to 9999 in the zone.
+    Adjacent slices are one slice if the text between them is the same there.
     """
-    form, there = _python(pattern).format, ZoneInfo(zone)
-
-    def shown(value: datetime) -> str:
-        if value.tzinfo is None:
-            return form(value, "")
-        try:
-            local = value.astimezone(there)
-        except OverflowError:
-            raise ExportRejected(
-                f"Expected a moment between year 1 and 9999 in {zone}, got {value!r}: correct it in the query."
-            ) from None
-        return form(local, _offset(cast("timedelta", local.utcoffset())))
-
-    return shown
+    pieces: list[str | tuple[int, int] | None] = []
+    for found in _PIECE.findall(pattern):
+        if found in _PLACES:
+            first, last = _PLACES[found]
+            match pieces:
+                case [*_, (int(start), int(end))] if end == first:
+                    pieces[-1] = start, last
+                case [*_, (int(start), int(end)), str(between)] if _ISO[end:first] == between:
+                    pieces[-2:] = [(start, last)]
+                case _:
+                    pieces.append((first, last))
+        elif found == OFFSET:
+            pieces.append(None)
+        else:
+            text = "%" if found == "%%" else found
+            if pieces and isinstance(pieces[-1], str):
+                pieces[-1] += text
+            else:
+                pieces.append(text)
+    return tuple(pieces)
 
 
 def java_pieces(pattern: str) -> list[str]:
@@ -113,11 +108,11 @@ def java_pieces(pattern: str) -> list[str]:
     pieces: list[str] = []
     literal = ""
     for piece in [*_PIECE.findall(pattern), ""]:
-        if (piece in _DIRECTIVES and piece != "%%") or not piece:
+        if (piece in _JAVA and piece != "%%") or not piece:
             if literal:
                 pieces.append(f"'{literal}'")
             literal = ""
-            pieces.append(piece if piece in {OFFSET, ""} else _DIRECTIVES[piece][1])
+            pieces.append(piece if piece in {OFFSET, ""} else _JAVA[piece])
         else:
             literal += "%" if piece == "%%" else piece
     cut: list[str] = []
@@ -129,15 +124,8 @@ def java_pieces(pattern: str) -> list[str]:
     return [piece for piece in cut if piece]
 
 
-def _python(pattern: str) -> str:
-    return "".join(
-        _DIRECTIVES[piece][0] if piece in _DIRECTIVES else piece.replace("{", "{{").replace("}", "}}")
-        for piece in _PIECE.findall(pattern)
-    )
-
-
-def _offset(delta: timedelta) -> str:
-    seconds = int(delta.total_seconds())
+def offset_text(seconds: int) -> str:
+    """Return the text of an offset: `Z`, `+02:00`, or with seconds `-00:01:15`."""
     if not seconds:
         return "Z"
     minutes, second = divmod(abs(seconds), 60)

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, cast
 from steadyworker.errors import ExportError
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.parquet import arrow
+from steadyworker.exports.sources import arrow
 
 Cells = Sequence[Any]
 Reader = Callable[[Path, Manifest, Sequence[str]], Iterator[Cells]]

@@ -13,6 +13,7 @@ If the saved bytes are missing or differ, the next run starts from the first row
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -29,12 +30,10 @@ from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Format, Writer, format_of, packed
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
-from steadyworker.exports.sources import Row, Source, check_columns, columns_of
+from steadyworker.exports.sources import Source, check_columns, columns_of
 from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete, stage_of, sync_folder
 from steadyworker.exports.totals import Totals
 
-_CHUNK_ROWS = 1_000
-_CHUNK_SECONDS = 0.2  # after this time a chunk is written and progress is reported, even if the chunk has few rows
 _HANDLE_BYTES = 60_000  # the ledger accepts 64 KiB; a position with too many groups (more than about 500) is not saved
 
 
@@ -116,7 +115,7 @@ class RowExport:
             Interrupt: The run must end; the position is saved.
         """
         chosen = format_of(ExportTarget.of(to), format)
-        sums = partial(Totals, totals=totals, by=by, text=chosen.text)
+        sums = partial(Totals, totals=totals, by=by, texts=chosen.texts)
         if self.columns is not None:
             sums(self.columns)  # raises before the first row if `totals` or `by` is invalid
             chosen.head(self.columns)
@@ -211,34 +210,30 @@ class _RowRun:
         self._columns = self._export.columns if self._export.columns is not None else columns_of(items)
         self._totals = self._totals_of(self._columns)
         self._totals.restore(self._restored)
-        source = Source(items, self._columns)
-        chunk: list[Row] = []
-        due = self._clock.monotonic() + _CHUNK_SECONDS
-        with (
-            packed(out, self._format) as body,
-            closing(self._format.writer(body, self._columns, source.schema)) as writer,
-        ):
+        source = Source(items, self._columns, self._clock, self._room)
+        with packed(out, self._format) as body, closing(self._format.writer(body, self._columns)) as writer:
             if not self._rows:
                 body.write(self._format.head(self._columns))
-            for row in source:
-                chunk.append(row)
-                if len(chunk) >= _CHUNK_ROWS or self._clock.monotonic() >= due:
-                    self._put(out, writer, chunk)
-                    chunk = []
-                    due = self._clock.monotonic() + _CHUNK_SECONDS
-            self._put(out, writer, chunk)
+            for chunk in source:
+                self._put(out, writer, chunk)
+            self._beat(self._rows)
             writer.finish()
 
-    def _put(self, out: HashedFile, writer: Writer, chunk: list[Row]) -> None:
+    def _put(self, out: HashedFile, writer: Writer, chunk: Sequence[Any]) -> None:
         self._whole = False
-        writer.write(chunk, self._rows)
-        self._totals.add(chunk)
-        self._rows += len(chunk)
+        batch = writer.batch(chunk, self._rows)
+        writer.write(batch, self._rows)
+        self._totals.add(batch)
+        self._rows += batch.num_rows
         self._whole = True
         self._beat(self._rows)
         now = self._clock.monotonic()
         if self._rows - self._saved_rows >= self._export.save_rows or now - self._saved_at >= self._export.save_seconds:
             self._save(out)
+
+    def _room(self) -> int:
+        """Return how many rows may come until the next position is saved."""
+        return self._saved_rows + self._export.save_rows - self._rows if self._resumable else sys.maxsize
 
     def _beat(self, rows: int, note: str = "") -> None:
         self._services.progress(rows, self._export.expected, note)
@@ -287,7 +282,7 @@ class _RowRun:
             bytes=out.bytes,
             sha256=out.sha256,
             format=self._format.options(),
-            versions=versions(*(["pyarrow"] if self._format.name == "parquet" else [])),
+            versions=versions("pyarrow"),
             timings={"write": round(seconds, 3)},
             created_at=timestamp(self._clock),
         )

@@ -1,62 +1,163 @@
-"""The rows of a user's source: plain rows, a cursor, or Arrow batches."""
+"""
+The rows of a user's source, plain rows, a cursor or Arrow batches, as chunks and as Arrow columns.
+
+A chunk of plain rows ends after 4,000 rows, a fifth of a second or about 16 MiB of text.
+It also ends where the next position is due, but not before 1,000 rows.
+Arrow batches of less than 1,000 rows are joined in the same way, and larger ones are cut.
+
+Values of one type become an array of one type; values of several types become a union with a child for each type.
+Numbers without room in Arrow's types, and decimals of different scales, become children of digits (`DIGITS`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from itertools import chain, islice
 from typing import Any
+from uuid import UUID
 
-from steadyworker.errors import ExportRejected
-from steadyworker.exports.parquet import arrow
+from steadyworker.clock import Clock
+from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.values import decimal_text
 
-Row = Sequence[object]
+DIGITS = {"int": "digits of an int", "Decimal": "digits of a Decimal"}
+"""For two Python types, the name of a union's child that has numbers as their texts, because no Arrow type has room for them."""
+
+_FEW_ROWS, _MANY_ROWS = 1_000, 4_000
+_CHUNK_SECONDS = 0.2  # after this time a chunk ends, even if it has few rows
+_CHUNK_BYTES = 16 << 20
+_MEASURED = 15  # after so many rows, the length of the next one is measured
+_BATCH_ROWS = 16_384
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ALIASES = {str: "string", bool: "bool", float: "float64", date: "date32"}
+_MOST_DIGITS = 38
+_ODD = (ExportRejected, ValueError, TypeError, OverflowError)  # pyarrow's errors are ValueErrors or TypeErrors
+_KINDS = (str, bool, int, float, Decimal, datetime, date, time, UUID)  # a bool is an int too, and a datetime a date
+
+
+def arrow(purpose: str = "an export") -> Any:
+    """
+    Import pyarrow and return it.
+
+    Args:
+        purpose: The feature that needs pyarrow, for the error message.
+
+    Raises:
+        ExportError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # noqa: ICN001 - its own name is clearer than "pa"
+        import pyarrow.compute
+    except ImportError as error:
+        raise ExportError(f"Expected pyarrow for {purpose}, got none: pip install 'steadyworker[exports]'.") from error
+    return pyarrow
 
 
 class Source:
     """
-    An iterable of rows; Arrow batches are split into rows.
+    An iterable of rows or Arrow batches, in chunks: lists of rows, or lists of batches of the same types.
 
     The iteration raises ExportRejected for an item that is neither a row nor a batch.
-    The iteration also raises this error for a row with too few or too many values.
-    It also raises this error for a value that Python cannot represent.
+    The writers raise this error for a row with too few or too many values.
+
+    Args:
+        items: The user's rows.
+        columns: The names of the columns.
+        clock: The clock that ends chunks of a slow source.
+        room: A function that returns how many rows may come until the next position is saved.
     """
 
-    def __init__(self, items: Iterable[Any], columns: Sequence[str]) -> None:
-        self._items, self._columns = items, columns
-        self._schema: Any = None
+    def __init__(self, items: Iterable[Any], columns: Sequence[str], clock: Clock, room: Callable[[], int]) -> None:
+        self._items, self._columns, self._clock, self._room = items, columns, clock, room
 
-    def schema(self) -> Any:
-        """Return the Arrow schema of the first batch; None for plain rows, and before the first batch."""
-        return self._schema
+    def __iter__(self) -> Iterator[list[Any]]:
+        due = self._clock.monotonic() + _CHUNK_SECONDS
+        items = iter(self._items)
+        more = list(islice(items, 1))
+        while more:
+            chunks = self._batches if _is_batch(more[0]) else self._rows
+            more = yield from chunks(chain(more, items), due)
 
-    def __iter__(self) -> Iterator[Row]:
-        known: type | None = None
-        batches = False
-        for item in self._items:
+    def _rows(self, items: Iterator[Any], due: float) -> Generator[list[Any], None, list[Any]]:
+        """Yield chunks of rows, until an item is a batch; return this batch."""
+        now = self._clock.monotonic
+        chunk: list[Any] = []
+        size, full, known = 0, False, None
+        most = self._most(_MANY_ROWS)
+        for item in items:
             if type(item) is not known:
-                known, batches = type(item), self._is_batch(item)
-            if batches:
-                self._schema = self._schema or item.schema
-                self._check(item.columns)
-                yield from zip(*map(_values, self._columns, item.columns), strict=True)
-            else:
-                self._check(item)
-                yield tuple(item)  # a copy, because some sources reuse one list for every row
+                if _is_batch(item):
+                    if chunk:
+                        yield chunk
+                    return [item]
+                known = type(item)
+            if not len(chunk) & _MEASURED:
+                size += (_MEASURED + 1) * sum([len(value) for value in item if isinstance(value, str)])
+                full = size >= _CHUNK_BYTES
+            chunk.append(item if known is tuple else tuple(item))  # a copy, because some sources reuse one list
+            if full or len(chunk) >= most or now() >= due:
+                yield chunk
+                chunk, size, full, due = [], 0, False, now() + _CHUNK_SECONDS
+                most = self._most(_MANY_ROWS)
+        if chunk:
+            yield chunk
+        return []
 
-    def _check(self, row: Sequence[Any]) -> None:
-        width = len(self._columns)
-        if len(row) != width:
-            raise ExportRejected(f"Expected rows of {width} values, one per column, got {len(row)}: {row!r:.200}")
+    def _batches(self, items: Iterator[Any], due: float) -> Generator[list[Any], None, list[Any]]:
+        """Yield chunks of batches, until an item is a row; return this row."""
+        now = self._clock.monotonic
+        chunk: list[Any] = []
+        for item in items:
+            batch = _is_batch(item)
+            if chunk and (not batch or item.schema.types != chunk[0].schema.types):
+                yield chunk
+                chunk = []
+            if not batch:
+                return [item]
+            for part in [part for whole in _whole(item) for part in self._parts(whole)]:
+                chunk.append(part)
+                if sum(each.num_rows for each in chunk) >= _FEW_ROWS or now() >= due:
+                    yield chunk
+                    chunk, due = [], now() + _CHUNK_SECONDS
+        if chunk:
+            yield chunk
+        return []
 
-    def _is_batch(self, item: object) -> bool:
-        """Return whether the item is an Arrow batch; raise ExportRejected if it is neither a batch nor a row."""
-        if hasattr(item, "schema") and hasattr(item, "columns"):
-            return True
-        if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__getitem__") or not hasattr(item, "__len__"):
-            raise ExportRejected(
-                f"Expected rows as tuples or lists, or Arrow record batches, got {type(item).__name__}: "
-                "turn a mapping into a tuple of its values, in the columns' order."
-            )
-        return False
+    def _most(self, rows: int) -> int:
+        """Return the most rows of the next chunk: at most these, and at most those until the next position."""
+        return min(rows, max(_FEW_ROWS, self._room()))
+
+    def _parts(self, batch: Any) -> Iterator[Any]:
+        """Cut a batch at the next position, after 16,384 rows, and by its size."""
+        most = max(1, _CHUNK_BYTES * batch.num_rows // max(1, batch.nbytes))
+        first = 0
+        if not batch.num_rows:
+            yield batch  # its types are the types of a Parquet file
+        while first < batch.num_rows:
+            part = batch.slice(first, min(most, self._most(_BATCH_ROWS)))
+            yield part
+            first += part.num_rows
+
+
+def _whole(item: Any) -> Iterable[Any]:
+    """Return the batches of a table; a batch is returned itself."""
+    batches: Iterable[Any] = item.to_batches() if hasattr(item, "to_batches") else [item]
+    return batches
+
+
+def _is_batch(item: object) -> bool:
+    """Return whether the item is an Arrow batch; raise ExportRejected if it is neither a batch nor a row."""
+    if hasattr(item, "schema") and hasattr(item, "columns"):
+        return True
+    if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__getitem__") or not hasattr(item, "__len__"):
+        raise ExportRejected(
+            f"Expected rows as tuples or lists, or Arrow record batches, got {type(item).__name__}: "
+            "turn a mapping into a tuple of its values, in the columns' order."
+        )
+    return False
 
 
 def columns_of(items: Any) -> tuple[str, ...]:
@@ -92,20 +193,230 @@ def check_columns(columns: Sequence[str]) -> None:
         raise ExportRejected(f"Expected columns with different names, got {columns!r}: name each column once.")
 
 
-def _values(name: str, column: Any) -> list[Any]:
+def columns_in(chunk: Sequence[Any], columns: Sequence[str]) -> tuple[bool, list[Any]]:
     """
-    Return an Arrow column's values.
+    Return whether a chunk has Arrow batches, and its columns: lists of arrays, or tuples of values.
 
     Raises:
-        ExportRejected: Python cannot represent a value, such as a time with nanoseconds.
+        ExportRejected: A row or batch has too few or too many values.
     """
-    kind = column.type
+    batches = bool(chunk) and hasattr(chunk[0], "schema")
+    width = len(columns)
+    for row in [batch.columns for batch in chunk] if batches else chunk if {*map(len, chunk)} - {width} else ():
+        if len(row) != width:
+            raise ExportRejected(f"Expected rows of {width} values, one per column, got {len(row)}: {row!r:.200}")
+    if batches:
+        return True, [[batch.column(place) for batch in chunk] for place in range(width)]
+    return False, list(zip(*chunk, strict=True)) or [()] * width
+
+
+def loose(chunk: Sequence[Any], columns: Sequence[str], first: int) -> Any:
+    """
+    Return a chunk as one batch of columns that `render.py` converts to text.
+
+    Args:
+        chunk: Rows or Arrow batches.
+        columns: The columns' names.
+        first: The number of the chunk's first row, for errors.
+
+    Raises:
+        ExportRejected: A value has no text; the message names its column and, for plain rows, its row.
+    """
+    batches, given = columns_in(chunk, columns)
+    made = [
+        _joined(name, column) if batches else _checked(name, column, first)
+        for name, column in zip(columns, given, strict=True)
+    ]
+    return arrow().RecordBatch.from_arrays(made, names=list(columns))
+
+
+def _joined(name: str, arrays: Sequence[Any]) -> Any:
+    plain = [plain_column(name, array) for array in arrays]
+    if len(plain) == 1:
+        return plain[0]
+    pa = arrow()
+    if len({str(array.type) for array in plain}) == 1 and not pa.types.is_union(plain[0].type):
+        return pa.concat_arrays(plain)
+    return _checked(name, [value for array in arrays for value in array.to_pylist()], None)
+
+
+def plain_column(name: str, column: Any) -> Any:
+    """
+    Return an Arrow column with one of the types that `render.texts` converts, and with valid text.
+
+    Raises:
+        ExportRejected: A value has no text, such as a time with nanoseconds.
+    """
+    pa = arrow()
+    kind, types = column.type, pa.types
     try:
-        if str(kind).startswith("timestamp[ns"):
-            column = column.cast(arrow().timestamp("us", kind.tz))
-        values: list[Any] = column.to_pylist()
-    except (ValueError, OverflowError) as error:
+        if types.is_dictionary(kind):
+            return plain_column(name, column.dictionary_decode())
+        if types.is_large_string(kind) or types.is_string_view(kind):
+            column = column.cast(pa.string())
+        if types.is_string(column.type):
+            column.validate(full=True)
+        elif types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("us", kind.tz))
+        elif types.is_time(kind):
+            column = column.cast(pa.time64("us"))
+        elif types.is_date(kind):
+            column = column.cast(pa.date32())
+        elif not (
+            types.is_integer(kind)
+            or types.is_boolean(kind)
+            or types.is_null(kind)
+            or types.is_decimal128(kind)
+            or types.is_decimal256(kind)
+            or types.is_float32(kind)
+            or types.is_float64(kind)
+        ):
+            return _checked(name, column.to_pylist(), None)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
         raise ExportRejected(
             f"Column {name!r}: expected values that Python can represent, but {error}. Cast the column in the query."
         ) from error
-    return values
+    return column
+
+
+def _checked(name: str, values: Sequence[object], first: int | None) -> Any:
+    """Return the column; name the row of a value without text, if the rows are counted."""
+    try:
+        return column_of(values)
+    except _ODD as failed:
+        for number, value in enumerate(values, first or 0):
+            try:
+                column_of([value])
+            except _ODD as error:
+                where = f"Column {name!r}" if first is None else f"Row {number}, column {name!r}"
+                raise ExportRejected(f"{where}: {error}") from error
+        raise ExportRejected(f"Column {name!r}: {failed}") from failed
+
+
+def column_of(values: Sequence[object]) -> Any:
+    """
+    Return Python values as an Arrow array; a union if the values have several types.
+
+    Raises:
+        ExportRejected: A value has a type without a text.
+        ValueError: A text is not Unicode.
+    """
+    pa = arrow()
+    if isinstance(next((value for value in values if value is not None), None), str):
+        with suppress(pa.ArrowException, UnicodeEncodeError):
+            made = pa.array(values)  # pyarrow infers text only if all values are text or NULL
+            if pa.types.is_string(made.type):
+                return made
+    kinds = {_kind_of(kind) for kind in set(map(type, values)) - {type(None)}}
+    if not kinds:
+        return pa.nulls(len(values))
+    if len(kinds) > 1:
+        return _of_several(values)
+    kind = kinds.pop()
+    made = _of_one(kind, values)
+    if made is None and kind is Decimal:
+        codes, places = pa.array(bytes(len(values)), pa.int8()), pa.array(range(len(values)), pa.int32())
+        return pa.UnionArray.from_dense(codes, places, [_child(DIGITS["Decimal"], values)], [DIGITS["Decimal"]])
+    return _of_several(values) if made is None else made
+
+
+def _kind_of(kind: type) -> type:
+    for known in _KINDS:
+        if issubclass(kind, known):
+            return known
+    raise ExportRejected(
+        f"Expected text, a number, a date, a time or None, got {kind.__name__}: "
+        "turn it into one of these in the query (bytes into base64 or hex, lists and mappings into JSON)."
+    )
+
+
+def _of_one(kind: type, values: Sequence[Any]) -> Any:
+    """Return an array of one type; None if the values need several, or digits."""
+    pa = arrow()
+    if kind in _ALIASES:
+        return pa.array(values, _ALIASES[kind])
+    if kind is int:
+        return _integers(values)
+    if kind is Decimal:
+        return _decimals(values)
+    if kind is UUID:
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    return _moments(values) if kind is datetime else _times(values)
+
+
+def _integers(values: Sequence[Any]) -> Any:
+    """Return integers as an array; None for larger ones."""
+    pa = arrow()
+    try:
+        return pa.array(values, pa.int64())
+    except OverflowError:
+        return None
+
+
+def _times(values: Sequence[Any]) -> Any:
+    """Return times as an array; as their texts, if one has a zone."""
+    pa = arrow()
+    if any(value.tzinfo for value in values if value is not None):
+        return pa.array([None if value is None else value.isoformat("microseconds") for value in values], pa.string())
+    return pa.array(values, pa.time64("us"))
+
+
+def _moments(values: Sequence[Any]) -> Any:
+    """Return moments as an array; None if only some of them have a zone."""
+    pa = arrow()
+    zones = {value.tzinfo is not None for value in values if value is not None}
+    if zones == {False}:
+        return pa.array(values, pa.timestamp("us"))
+    if zones != {True}:
+        return None
+    # Python subtracts faster than pyarrow asks for offsets; `render.py` checks the years.
+    since = [None if value is None else value - _EPOCH for value in values]
+    return pa.array(since, pa.duration("us")).view(pa.timestamp("us", "UTC"))
+
+
+def _decimals(values: Sequence[Any]) -> Any:
+    """Return decimals of one scale as an array; None for other decimals, whose texts an array would change."""
+    pa = arrow()
+    one = next(value for value in values if value is not None)
+    scale = one.as_tuple().exponent
+    if not isinstance(scale, int) or not -_MOST_DIGITS <= scale <= 0:  # NaN and the infinities have a letter
+        return None
+    there = [value for value in values if value is not None]
+    if not all(map(one.same_quantum, there)):
+        return None
+    try:
+        return pa.array(values, pa.decimal128(_MOST_DIGITS, -scale))
+    except pa.ArrowInvalid:
+        return None  # more digits
+
+
+def _of_several(values: Sequence[Any]) -> Any:
+    """Return a union with a child for each type; NULL is in the first child."""
+    pa = arrow()
+    buckets: dict[str, list[Any]] = {}
+    places: dict[str, int] = {}
+    codes, offsets = [], []
+    for value in values:
+        name = next(iter(buckets), "") if value is None else _bucket(value)
+        bucket = buckets.setdefault(name, [])
+        codes.append(places.setdefault(name, len(places)))
+        offsets.append(len(bucket))
+        bucket.append(value)
+    children = [_child(name, bucket) for name, bucket in buckets.items()]
+    return pa.UnionArray.from_dense(pa.array(codes, pa.int8()), pa.array(offsets, pa.int32()), children, list(buckets))
+
+
+def _bucket(value: Any) -> str:
+    kind = _kind_of(type(value))
+    if kind is Decimal or (kind is int and not -(1 << 63) <= value < 1 << 63):
+        return DIGITS[kind.__name__]
+    return kind.__name__ + (" with a zone" if kind in {datetime, time} and value.tzinfo is not None else "")
+
+
+def _child(name: str, values: Sequence[Any]) -> Any:
+    pa = arrow()
+    if name == DIGITS["Decimal"]:
+        return pa.array([None if value is None else decimal_text(value) for value in values], pa.string())
+    if name == DIGITS["int"]:
+        return pa.array([None if value is None else int.__repr__(value) for value in values], pa.string())
+    return column_of(values)

@@ -1,19 +1,27 @@
-"""Exact totals, computed while the rows are written: counts and sums per group, kept as integers and decimals."""
+"""Exact totals, computed while the rows are written: counts and sums per group; Arrow computes them of many rows at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.manifest import Total, in_order
+from steadyworker.exports.render import PLAIN, cells
+from steadyworker.exports.sources import DIGITS, arrow, plain_column
 from steadyworker.exports.values import decimal_text
 
 _DIGITS = 200  # the most digits of a sum; a sum of values with 38 digits has far fewer digits
-_EXACT = (int, Decimal)
+_WIDE = 76  # digits of Arrow's largest decimal
+_TOGETHER = 32_768  # so many rows are summed at a time, whatever the size of the batches
+_BYTES = 16 << 20  # or so many bytes of them
+_ROOM = 5  # digits that a sum of so many rows can have more than its values
 MOST_GROUPS = 10_000
 """The maximum number of groups of one export, because memory and manifest contain all groups."""
+
+
+_Groups = dict[tuple[str | None, ...], list[int | Decimal]]
 
 
 def refuse_groups(by: Sequence[str]) -> NoReturn:
@@ -32,7 +40,7 @@ class Totals:
         columns: The rows' columns.
         totals: The columns to sum, each with the function "sum".
         by: The columns to group by.
-        text: A function that returns a value's text in the file (`Format.text`); the value is not None.
+        texts: A function that returns the texts of an Arrow column in the file (`Format.texts`).
 
     Raises:
         ExportRejected: A column does not exist, or a function is not "sum".
@@ -40,7 +48,7 @@ class Totals:
     """
 
     def __init__(
-        self, columns: Sequence[str], totals: Mapping[str, str] | None, by: Sequence[str], text: Callable[[object], str]
+        self, columns: Sequence[str], totals: Mapping[str, str] | None, by: Sequence[str], texts: Callable[[Any], Any]
     ) -> None:
         wanted = dict(totals or {})
         for column in (*wanted, *by):
@@ -53,93 +61,174 @@ class Totals:
                 raise ExportRejected(
                     f'Expected "sum" as total of {column!r}, got {function!r}: write "sum", or leave the column out.'
                 )
-        self._text = text
+        self._texts = texts
         self._names, self._by = tuple(wanted), tuple(by)
         self._summed = [columns.index(column) for column in wanted]
         self._grouped = [columns.index(column) for column in by]
         self._context = Context(prec=_DIGITS, traps=[Inexact, InvalidOperation, Overflow])
-        self._groups: dict[tuple[object, ...], list[int | Decimal]] = {}
-        self._restored: dict[tuple[str | None, ...], list[int | Decimal]] = {}
+        # One attribute, so that an Interrupt at any line leaves either the state before or the state after a computation.
+        self._state: tuple[_Groups, list[Any]] = {}, []
 
-    def add(self, rows: Sequence[Sequence[object]]) -> None:
+    def add(self, batch: Any) -> None:
         """
-        Count and sum these rows.
+        Count and sum the rows of this Arrow batch.
 
         Raises:
             ExportRejected: A value to sum is neither an integer nor a finite decimal, or a sum has more than 200 digits.
                 A value to group by is a float or a decimal.
         """
-        if not self._names and not self._by:
+        if not batch.num_rows or not (self._names or self._by):
             return
+        places = (*self._grouped, *self._summed)
+        names = [str(number) for number in range(len(places))]
+        needed = arrow().RecordBatch.from_arrays([batch.column(place) for place in places], names=names)
+        waiting = self._state[1]
+        odd = any(map(arrow().types.is_union, needed.schema.types))
+        if waiting and (odd or waiting[0].schema != needed.schema):
+            waiting = self._computed()[1]
+        waiting.append(needed)
+        if odd or sum(each.num_rows for each in waiting) >= _TOGETHER or sum(each.nbytes for each in waiting) >= _BYTES:
+            self._computed()
+
+    def _key(self, name: str, column: Any) -> Any:
+        """Return the texts of a column to group by; each text is made once."""
+        pa = arrow()
+        column = column if pa.types.is_union(column.type) else plain_column(name, column)
+        refused = [
+            child
+            for child in _children(column)
+            if _is_decimal(child) or pa.types.is_floating(child[1].type)
+            if child[1].null_count < len(child[1])
+        ]
+        if refused:  # 1, 1.0 and 1.00 are equal, but have three different texts
+            raise ExportRejected(
+                f"Expected text, integers or dates in {name!r} to group by, got {_python(refused[0])}: "
+                "cast the column to text in the query."
+            )
+        if pa.types.is_union(column.type):
+            return self._texts(column)
+        found = column.dictionary_encode()
+        return self._texts(found.dictionary).take(found.indices)
+
+    def _number(self, name: str, column: Any) -> Any:
+        """Return a column to sum as decimals whose sum has room, or as texts of numbers."""
+        pa = arrow()
+        column = column if pa.types.is_union(column.type) else plain_column(name, column)
+        for child in _children(column):
+            integer = pa.types.is_integer(child[1].type) or child[0] == DIGITS["int"]
+            if not integer and not _is_decimal(child) and child[1].null_count < len(child[1]):
+                raise ExportRejected(
+                    f"Expected integers or decimals in {name!r}, got {_python(child)}: "
+                    "totals are exact; cast the column to a decimal in the query."
+                )
+            if child[0] == DIGITS["Decimal"]:
+                self._check_finite(name, child[1])
+        kind = column.type
+        if pa.types.is_null(kind) or column.null_count == len(column):
+            return pa.nulls(len(column), pa.decimal128(38, 0))
+        if pa.types.is_integer(kind):
+            return column.cast(pa.decimal128(38, 0))
+        if pa.types.is_decimal(kind):
+            if kind.precision <= 38 - _ROOM:
+                return column.cast(pa.decimal128(38, kind.scale))
+            if kind.precision <= _WIDE - _ROOM:
+                return column.cast(pa.decimal256(_WIDE, kind.scale))
+        return cells(column, PLAIN, lambda texts, _: texts)
+
+    def _check_finite(self, name: str, digits: Any) -> None:
+        for shown in digits.to_pylist():
+            if shown is not None and not shown[-1].isdigit():
+                raise ExportRejected(
+                    f"Expected finite numbers in {name!r} to sum, got {shown}: "
+                    "exclude such rows in the query, or leave out this total."
+                )
+
+    def _computed(self) -> tuple[_Groups, list[Any]]:
+        """Count and sum the rows that wait, and return the new state."""
+        groups, waiting = self._state
+        if not sum(batch.num_rows for batch in waiting):
+            return self._state
+        groups = {group: [*sums] for group, sums in groups.items()}
+        if len(waiting) > 1:
+            waiting = arrow().Table.from_batches(waiting).combine_chunks().to_batches()
+        columns = waiting[0].columns
+        made = [self._key(*column) for column in zip(self._by, columns, strict=False)]
+        made += [self._number(*column) for column in zip(self._names, columns[len(made) :], strict=True)]
+        table = arrow().table(made, names=[str(number) for number in range(len(made))])
+        keys, names = table.column_names[: len(self._by)], table.column_names[len(self._by) :]
+        texts = {name for name in names if arrow().types.is_string(table.schema.field(name).type)}
+        wanted = [([], "count_all"), *((name, "sum") for name in names if name not in texts)]
+        found = table.group_by(keys, use_threads=False).aggregate(wanted)
         with localcontext(self._context):
             try:
-                for row in rows:
-                    self._add(row)
+                self._add(groups, 0, found, keys, "count_all")
+                for place, name in enumerate(names, 1):
+                    if name in texts:
+                        self._add(groups, place, table, keys, name)
+                    else:
+                        self._add(groups, place, found, keys, f"{name}_sum")
             except (Inexact, InvalidOperation, Overflow) as error:
                 raise ExportRejected(
                     f"Expected sums of at most {_DIGITS} digits, got more: round in the query."
                 ) from error
+        self._state = groups, []
+        return self._state
 
-    def _add(self, row: Sequence[object]) -> None:
-        group = tuple([row[index] for index in self._grouped])
-        sums = self._groups.get(group)
-        if sums is None:
-            sums = self._new(group)
-        sums[0] += 1
-        for place, index in enumerate(self._summed, 1):
-            value = row[index]
-            if isinstance(value, _EXACT) and value is not True and value is not False:
-                if isinstance(value, Decimal) and not value.is_finite():
-                    raise ExportRejected(
-                        f"Expected finite numbers in {self._names[place - 1]!r} to sum, got {value}: "
-                        "exclude such rows in the query, or leave out this total."
-                    )
-                sums[place] += value
-            elif value is not None:
-                raise ExportRejected(
-                    f"Expected integers or decimals in {self._names[place - 1]!r}, got {type(value).__name__}: "
-                    "totals are exact; cast the column to a decimal in the query."
-                )
+    def _add(self, groups: _Groups, place: int, table: Any, keys: Sequence[str], name: str) -> None:
+        """Add this column's numbers to the sums of their groups."""
+        for *key, number in zip(*(table[each].to_pylist() for each in (*keys, name)), strict=True):
+            group = tuple(key)
+            if group not in groups:
+                if len(groups) >= MOST_GROUPS:
+                    refuse_groups(self._by)
+                groups[group] = self._zeros()
+            if number is not None:
+                groups[group][place] += _number(number) if isinstance(number, str) else number
 
-    def _new(self, group: tuple[object, ...]) -> list[int | Decimal]:
-        for column, value in zip(self._by, group, strict=True):
-            if isinstance(value, (float, Decimal)):  # 1, 1.0 and 1.00 are equal, but have three different texts
-                raise ExportRejected(
-                    f"Expected text, integers or dates in {column!r} to group by, got {type(value).__name__}: "
-                    "cast the column to text in the query."
-                )
-        if len(self._groups) >= MOST_GROUPS:
-            refuse_groups(self._by)
-        sums = self._groups[group] = [0] * (1 + len(self._summed))
-        return sums
+    def _zeros(self) -> list[int | Decimal]:
+        return [0] * (1 + len(self._names))
 
     def result(self) -> tuple[Total, ...]:
         """Return the totals so far; an empty tuple if no totals were requested."""
-        merged = dict(self._restored)
-        with localcontext(self._context):
-            for group, sums in self._groups.items():
-                shown = tuple(None if value is None else self._text(value) for value in group)
-                merged[shown] = [
-                    one + other for one, other in zip(merged.get(shown, [0] * len(sums)), sums, strict=True)
-                ]
-        if len(merged) > MOST_GROUPS:
-            refuse_groups(self._by)
-        if not merged and self._names and not self._by:
-            merged[()] = [0] * (1 + len(self._names))
+        groups = self._computed()[0]
+        if self._names and not self._by:
+            groups = groups or {(): self._zeros()}
         return in_order(
             Total(
-                by=dict(zip(self._by, shown, strict=True)),
+                by=dict(zip(self._by, group, strict=True)),
                 rows=int(count),
                 sums=dict(zip(self._names, map(_shown, sums), strict=True)),
             )
-            for shown, (count, *sums) in merged.items()
+            for group, (count, *sums) in groups.items()
         )
 
     def restore(self, totals: Sequence[Total]) -> None:
         """Continue from the totals that `result` returned for earlier rows."""
         for total in totals:
             sums = [Decimal(total.sums[name]) for name in self._names]
-            self._restored[tuple(total.by[column] for column in self._by)] = [total.rows, *sums]
+            self._state[0][tuple(total.by[column] for column in self._by)] = [total.rows, *sums]
+
+
+def _children(column: Any) -> list[tuple[str, Any]]:
+    """Return the name and values of each child of a union; of another column, the column without a name."""
+    if not arrow().types.is_union(column.type):
+        return [("", column)]
+    return [(column.type.field(number).name, column.field(number)) for number in range(column.type.num_fields)]
+
+
+def _is_decimal(child: tuple[str, Any]) -> bool:
+    return child[0] == DIGITS["Decimal"] or arrow().types.is_decimal(child[1].type)
+
+
+def _python(child: tuple[str, Any]) -> str:
+    """Return the name of the Python type of the values."""
+    if child[0] == DIGITS["Decimal"]:
+        return "Decimal"
+    return next(type(value).__name__ for value in child[1].to_pylist() if value is not None)
+
+
+def _number(shown: str) -> int | Decimal:
+    return Decimal(shown) if "." in shown else int(shown)
 
 
 def _shown(value: int | Decimal) -> str:

@@ -1,5 +1,7 @@
 """
-The text of one value, which is the same whether `RowExport` or Spark writes the row.
+The text of one value in Python.
+
+`verifying.py` compares these texts with a file's; `render.py` makes the same texts of whole columns, and uses this file for the few floats and decimals that Arrow writes otherwise.
 
 | Python | text | Spark expression with the same result |
 |---|---|---|

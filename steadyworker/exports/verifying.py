@@ -3,8 +3,8 @@ Verification of an exported file against its manifest, if possible with another 
 
 | format | written by | read back by |
 |---|---|---|
-| CSV | `formats.py`, or Spark | pyarrow if installed, otherwise Python's csv |
-| JSON Lines | `jsonl.py`, or Spark | Python's json |
+| CSV | Arrow's kernels (`render.py`), or Spark | pyarrow's CSV reader if installed, otherwise Python's csv |
+| JSON Lines | Arrow's kernels (`render.py`), or Spark | Python's json |
 | Parquet | pyarrow | DuckDB if installed, otherwise pyarrow; DuckDB's rows come through pyarrow, too |
 """
 

@@ -122,7 +122,7 @@ def test_a_moment_outside_of_utcs_years_is_refused() -> None:
 class Collected(bytearray):
     """Takes what a writer writes."""
 
-    def write(self, data: bytes, /) -> int:
+    def write(self, data: bytes | memoryview, /) -> int:
         self.extend(data)
         return len(data)
 
@@ -130,8 +130,8 @@ class Collected(bytearray):
 def written(form: Format, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> bytes:
     out = Collected()
     out.write(form.head(columns))
-    writer = form.writer(out, columns, lambda: None)
-    writer.write(rows, 0)
+    writer = form.writer(out, columns)
+    writer.write(writer.batch(rows, 0), 0)
     writer.finish()
     return bytes(out)
 

@@ -218,7 +218,7 @@ class _SparkRun:
             self._stage.data.unlink()
         self._columns, self._pace = columns, Pace(Ratio())
         names = [name for name, _ in columns]
-        Totals(names, self._sums, self._by, self._form.text)  # raises if a column cannot be summed, as in every export
+        Totals(names, self._sums, self._by, self._form.texts)  # raises if a column cannot be summed, as in every export
         wanted = self._by or self._sums
         self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if wanted else None
         data, head, form = self._stage.data, self._form.head(names), self._form

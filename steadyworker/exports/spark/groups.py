@@ -16,7 +16,7 @@ from typing import Any
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.formats import Csv, Format
 from steadyworker.exports.manifest import Total, in_order
-from steadyworker.exports.parquet import arrow
+from steadyworker.exports.sources import arrow
 from steadyworker.exports.totals import MOST_GROUPS, refuse_groups
 from steadyworker.exports.values import decimal_text
 
@@ -75,7 +75,8 @@ class Groups:
     def add_batch(self, table: Any) -> None:
         """Add these rows (an Arrow batch)."""
         wide = self._pa.table(
-            [table[name] for name in self._by] + [table[name].cast(kind) for name, kind in self._wide.items()],
+            [self._shown(table[name]) for name in self._by]
+            + [table[name].cast(kind) for name, kind in self._wide.items()],
             names=[f"by {number}" for number in range(len(self._by))]
             + [f"sum {number}" for number in range(len(self._wide))],
         )
@@ -85,11 +86,14 @@ class Groups:
         columns = [found[name].to_pylist() for name in (*keys, "count_all", *(f"{name}_sum" for name in sums))]
         with localcontext(_EXACT):
             for row in zip(*columns, strict=True):
-                self._add(tuple(map(self._shown, row[: len(keys)])), row[len(keys) :])
+                self._add(tuple(row[: len(keys)]), row[len(keys) :])
 
-    def _shown(self, key: object) -> str | None:
-        """Return a group's value as the file shows it; a value that was read as text is unchanged."""
-        return key if key is None or isinstance(key, str) else self._form.text(key)
+    def _shown(self, column: Any) -> Any:
+        """Return a column's values as the file shows them; values that were read as text are unchanged."""
+        if self._pa.types.is_string(column.type):
+            return column
+        chunks = column.chunks if isinstance(column, self._pa.ChunkedArray) else [column]
+        return self._pa.chunked_array([self._form.texts(chunk) for chunk in chunks], self._pa.string())
 
     def _add(self, group: tuple[str | None, ...], numbers: Sequence[int | Decimal | None]) -> None:
         before = self._sums.get(group, [0] * len(numbers))

@@ -20,7 +20,7 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.formats import Csv, Format
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.packed import Gzip
-from steadyworker.exports.parquet import Out
+from steadyworker.exports.render import Out
 
 _PIECE = 1 << 20
 

@@ -14,7 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.parquet import ROW_GROUP, Out, RowGroups, arrow, plain_schema
+from steadyworker.exports.parquet import ROW_GROUP, RowGroups, plain_schema
+from steadyworker.exports.render import Out
+from steadyworker.exports.sources import arrow
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _TYPES: Mapping[str, str] = MappingProxyType(
