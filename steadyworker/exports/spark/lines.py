@@ -220,11 +220,6 @@ def _plain(value: str, lines: Lines) -> str:  # noqa: ARG001 - the other convert
     return f"CAST({value} AS STRING)"
 
 
-def _float(value: str, lines: Lines) -> str:  # noqa: ARG001 - the other converters need `lines`
-    """Return the text of a float after a cast to double, because Python has only doubles."""
-    return f"CAST(CAST({value} AS DOUBLE) AS STRING)"
-
-
 def _date(value: str, lines: Lines) -> str:
     if lines.dates == DATE:
         return f"CAST({value} AS STRING)"
@@ -265,8 +260,7 @@ def _offset(seconds: str) -> str:
 
 _TEXTS: Mapping[type[DataType], Callable[[str, Lines], str]] = MappingProxyType(
     {
-        **dict.fromkeys((*WHOLE, BooleanType, DecimalType, DoubleType, NullType), _plain),
-        FloatType: _float,
+        **dict.fromkeys((*WHOLE, BooleanType, DecimalType, DoubleType, FloatType, NullType), _plain),
         DateType: _date,
         TimestampType: _instant,
         TimestampNTZType: _moment,

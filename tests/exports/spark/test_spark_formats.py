@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -122,6 +123,23 @@ def test_nasty_values_become_the_same_bytes(warm: SparkService, source: Path, tm
     assert (tmp_path / name).read_bytes() == (tmp_path / f"light-{name}").read_bytes()
     assert (made.rows, made.sha256, made.totals, made.format) == (light.rows, light.sha256, light.totals, light.format)
     assert verify(tmp_path / name) == made
+
+
+@pytest.mark.parametrize("name", ["short.csv", "short.jsonl"])
+def test_floats_of_32_bits_have_their_own_shortest_digits(warm: SparkService, tmp_path: Path, name: str) -> None:
+    source = pa.table(
+        {"id": range(8), "f": pa.array([0.1, -0.0, 1e-8, 16_777_216, 9.5e-4, math.nan, -math.inf, None], pa.float32())}
+    )
+    pq.write_table(source, tmp_path / "short.parquet")
+    SparkExport("SELECT * FROM short", tables={"short": tmp_path / "short.parquet"}, order_by=("id",)).write(
+        LiveServices(warm), tmp_path / name
+    )
+    RowExport(source.to_batches(), columns=("id", "f")).write(
+        FakeServices(tmp_path / "ledger"), tmp_path / f"light-{name}"
+    )
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"light-{name}").read_bytes()
+    assert b"0.1" in (tmp_path / name).read_bytes()
+    assert b"0.1000000" not in (tmp_path / name).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["out.csv.gz", "out.jsonl", "out.parquet"])
