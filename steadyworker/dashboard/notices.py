@@ -17,9 +17,13 @@ from steadyworker.ledger.fleet import Trouble, WorkerNow
 from steadyworker.ledger.listing import ListedJob, Liveness, Need
 from steadyworker.ledger.lost import advice
 from steadyworker.ledger.need_words import (
+    MAY_HANG,
     START_ONE,
     counts_clause,
     foreign_clause,
+    hang_clause,
+    limit_clause,
+    owner_clause,
     remedy_clause,
     sentence,
     trouble_clauses,
@@ -77,12 +81,14 @@ class Notice(Struct, frozen=True):
 
 def helpful(text: str, row: Row, offers: Sequence[Button]) -> tuple[str, Sequence[Button]]:
     """Return a text about a job with the names of the offered buttons in place of commands, and these buttons."""
-    found = []
+    found, named = [], f"{shlex.quote(row.id.queue)} {shlex.quote(row.id.key)}"
     for offer in offers:
-        command = f"`steadyworker {_COMMANDS.get(offer.do)} {shlex.quote(row.id.queue)} {shlex.quote(row.id.key)}`"
+        command = f"`steadyworker {_COMMANDS.get(offer.do)} {named}`"
         if command in text:
             text = text.replace(command, offer.label)
             found.append(offer)
+    if found:  # a text about a cancel also names what the page offers after it
+        text = text.replace(f"`steadyworker dead replay {named}`", "Replay")
     return text, found
 
 
@@ -93,7 +99,8 @@ def job_notice(job: ListedJob, now: float) -> Notice:
     level = "warning" if job.need in (Need.STUCK, Need.CRASHING) else "error"
     path = job_path(id.namespace, id.queue, id.key)
     explain = "check.lost-messages" if job.need in (Need.STRANDED, Need.OVERDUE) else ""
-    return Notice(level, job.need.value, id.key, id.queue, path, need_text(job, now), explain, job.row)
+    kind = MAY_HANG if job.need is Need.STUCK else job.need.value
+    return Notice(level, kind, id.key, id.queue, path, need_text(job, now), explain, job.row)
 
 
 def dead_notices(jobs: Sequence[ListedJob], number: int, now: float) -> list[Notice]:
@@ -142,8 +149,8 @@ def need_text(job: ListedJob, now: float) -> str:
             last = f", the last: {redact(row.reason)}" if row.reason else ""
             text = f"{counts_clause(job)} since its last checkpoint{last}."
         case Need.STUCK:
-            silent = span(now - job.progress.at) if job.progress is not None else "half an hour"
-            text = f"No progress for {silent}, but its worker process lives."
+            lives = ("" if owner is None else owner_clause(owner, paused=False)) or "its worker process lives"
+            text = f"{sentence(hang_clause(job, now))} {sentence(lives, limit_clause(job, now))}"
         case Need.DEAD:
             when = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
             text = f"Failed for good{when}: {why_text(job)}."

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ from steadyworker.ledger.base import (
 )
 from steadyworker.ledger.base import Need as Need  # noqa: PLC0414 - the callers of a listing import its values from here
 from steadyworker.ledger.facts import Pause, QueueReport
+from steadyworker.ledger.hang import STUCK_AFTER, is_silent
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.lost import OVERDUE, lost
 from steadyworker.ledger.retention import DAY
@@ -39,9 +41,6 @@ from steadyworker.outcome import JobState
 
 CRASHES = 2
 """The number of crashes and losses, since the last saved checkpoint, from which an unfinished job needs a person."""
-
-STUCK_AFTER = 1800.0
-"""Seconds without progress after which a run that reports progress counts as stuck."""
 
 MOST_LATE = 10_000
 """The largest numbers of stranded and of other late jobs of one queue whose hindrance a listing knows."""
@@ -226,18 +225,21 @@ class Listing:
 
     def needing(self, offset: int, limit: int) -> ListedPart:
         """Return a part of the jobs of these queues that need a person, whatever the other conditions are, the most urgent first."""
-        dead = tuple(each.owner for each in self._owners.values() if each.dead)
-        of_queues = (self._wanted.namespace, self._wanted.queue)
-        needs = NeedsOf(*of_queues, OVERDUE, CRASHES, STUCK_AFTER, DAY, dead, tuple(self._alone()))
-        return self._part(self._ledger.needing(needs, offset, limit))
+        return self._part(self._ledger.needing(self._needs, offset, limit))
 
     def running(self, offset: int, limit: int) -> ListedPart:
-        """Return a part of the jobs of these queues that run, newest first."""
-        return self._part(self._ledger.running(self._wanted.namespace, self._wanted.queue, offset, limit))
+        """Return a part of the jobs of these queues that run: first those that may hang, then others in need, then the newest."""
+        return self._part(self._ledger.running(self._needs, offset, limit))
 
     def waiting(self, offset: int, limit: int) -> ListedPart:
         """Return a part of the jobs of these queues that wait for their next run, in its order."""
         return self._part(self._ledger.waiting(self._wanted.namespace, self._wanted.queue, offset, limit))
+
+    @cached_property
+    def _needs(self) -> NeedsOf:
+        dead = tuple(each.owner for each in self._owners.values() if each.dead)
+        of_queues = (self._wanted.namespace, self._wanted.queue)
+        return NeedsOf(*of_queues, OVERDUE, CRASHES, STUCK_AFTER, DAY, dead, tuple(self._alone()))
 
     def _part(self, page: JobsPage) -> ListedPart:
         jobs = []
@@ -288,7 +290,7 @@ class Listing:
                     if row is None or not self._wanted.fits(row):
                         continue
                     progress = self._ledger.last_progress(row.id)
-                    need = None if round_ != last else self._need(row)
+                    need = self._need(row, progress, last=round_ == last)
                     late = need in _LATE
                     if self._has_text(row, progress) and (late or not self._wanted.overdue):
                         yield self._job(row, progress, need)
@@ -328,12 +330,6 @@ class Listing:
     def _job(self, row: Row, progress: Progress | None, need: Need | None = None) -> ListedJob:
         pause = self._pauses.get((row.id.namespace, row.id.queue))
         owner = owner_now(row, self._owners, self._times, paused=pause is not None)
-        if need is None and owner is not None and row.state is State.RUNNING:
-            if owner.liveness is Liveness.GONE and not owner.heirs:
-                need = Need.NO_WORKER
-            # A sample from before the start belongs to an earlier run.
-            elif progress is not None and (row.started_at or 0.0) <= progress.at < self._now - STUCK_AFTER:
-                need = Need.STUCK
         goes_on = owner is not None and owner.liveness is not Liveness.GONE
         ended = row.state in (State.DONE, State.DEAD)
         orphan = self._orphan(row)
@@ -344,8 +340,20 @@ class Listing:
         )
         return ListedJob(row, progress, orphan, owner, need, None if goes_on or ended else pause, unsure)
 
-    def _need(self, row: Row) -> Need | None:
-        """Return the need of a row that is the last round of its key."""
+    def _need(self, row: Row, progress: Progress | None, *, last: bool) -> Need | None:
+        """Return the need of a row, which is the last round of its key or an earlier one."""
+        return (self._need_of_last(row) if last else None) or self._need_of_run(row, progress)
+
+    def _need_of_run(self, row: Row, progress: Progress | None) -> Need | None:
+        paused = (row.id.namespace, row.id.queue) in self._pauses
+        owner = owner_now(row, self._owners, self._times, paused=paused) if row.state is State.RUNNING else None
+        if owner is None:
+            return None
+        if owner.liveness is Liveness.GONE:
+            return None if owner.heirs else Need.NO_WORKER
+        return Need.STUCK if is_silent(row.started_at, progress, self._now) else None
+
+    def _need_of_last(self, row: Row) -> Need | None:
         orphan = self._orphan(row)
         if orphan is not None and orphan.hindrance is not None:
             return Need.STRANDED
@@ -414,11 +422,15 @@ def liveness(owner: OwnerSeen, times: Times) -> Liveness:
 
 
 def time_left(progress: Progress | None, now: float) -> float | None:
-    """Return the seconds until a run ends, by the rate of the last minutes of its progress; None if that is unknown."""
+    """
+    Return the seconds until a run ends, by the rate of the last minutes of its progress; None if that is unknown.
+
+    It is also unknown once these seconds are over.
+    """
     if progress is None or progress.done is None or not progress.total or progress.before is None:
         return None
     at, done = progress.before
     if progress.done <= done or progress.at <= at:
         return None
-    rate = (progress.done - done) / (progress.at - at)
-    return max(0.0, (progress.total - progress.done) / rate - (now - progress.at))
+    left = (progress.total - progress.done) * (progress.at - at) / (progress.done - done) - (now - progress.at)
+    return left if left >= 0 else None
