@@ -40,7 +40,7 @@ class QueueNow(Struct, frozen=True):
         workers: The number of living worker processes that consume it, quiet and paused ones included.
         unexplained: The number of consumers at the broker that no worker process of this ledger explains; None if unknown.
         pause: Its pause, or None.
-        receiving: The number of those worker processes that are not quiet.
+        receiving: The number of those worker processes that are not quiet; those that a pause made quiet count after its end.
         age: Seconds since the measurement of the broker's numbers.
     """
 
@@ -83,7 +83,7 @@ def queues_now(
     owners = ledger.owners()
     living = [each for each in owners if liveness(each, times) is not Liveness.GONE]
     consumed = Counter(name for each in living for name in attended(each.queues))
-    receiving = Counter(name for each in living for name in set(each.queues))
+    receiving = Counter(name for each in living for name in attended(each.queues) if _receives(each, name))
     found = []
     for namespace, queue in queues:
         record = recorded.get((namespace, queue))
@@ -106,6 +106,13 @@ def queues_now(
             )
         )
     return found
+
+
+def _receives(owner: OwnerSeen, name: str) -> bool:
+    """Return whether a worker process consumes a queue, or consumes it again within seconds after the end of a pause."""
+    report = owner.report
+    paused = report is not None and report.stage == "running" and name in report.queues and report.queues[name].paused
+    return paused or name in owner.queues
 
 
 def unexplained_now(

@@ -87,7 +87,7 @@ def command(options: Options, *, every: bool, watch: bool, verbose: bool, as_jso
                 json_line(as_record(worker))
             return
         if not listed:
-            click.echo(f"No worker process in {ledger.url}: start one with `steadyworker run`.", err=True)
+            click.echo(f"No worker process in {ledger.url}: start one with `steadyworker run MODULE:CLASS`.", err=True)
         elif console.is_terminal:
             print_screen(console, lines_of(listed, console.width, now, verbose=verbose))
         else:

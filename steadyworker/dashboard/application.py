@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote
 
 from anyio import CapacityLimiter, move_on_after, to_thread
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -25,18 +26,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from steadyworker.adapter import Adapter
-from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.backends.opening import open_adapter_for, open_ledger
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.asking import BrokerAsker
-from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, Filter, cause_of
+from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, cause_of
 from steadyworker.dashboard.csrf import is_led_by_other
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import ACTING, LONGEST_REASON, AskedAction, Forms
-from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.job import job_page, jobs_of_key
 from steadyworker.dashboard.notices import helpful
 from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
 from steadyworker.dashboard.queues import broker_text, queues_page
@@ -49,7 +49,6 @@ from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import Action
 from steadyworker.pages import environment as pages
 from steadyworker.text.plain_text import plain_text
-from steadyworker.worker import Worker
 
 if TYPE_CHECKING:
     from steadyworker.dashboard.doing import Doing
@@ -78,6 +77,7 @@ _TITLES = {
     "warnings": "Warnings",
     "job": "A job",
     "actions": "Log of actions",
+    "found": "Jobs of one key",
     "chosen": "Chosen jobs",
     "doing": "An action on many jobs",
 }
@@ -99,7 +99,7 @@ def app(
     behind_login: bool = False,
     allow_actions: bool = False,
     broker: str | None = None,
-    workers: Iterable[type[Worker[Any, Any]]] = (),
+    workers: Iterable[Any] = (),
 ) -> Starlette:
     """
     Return the page as an ASGI application, to mount below any path of an application of yours.
@@ -119,7 +119,7 @@ def app(
             The forms serve only in the process that drew them, so serve the page from one process.
         broker: The URL of the broker, for its numbers and for actions that send a message; by default, the setting `broker`.
             If neither names a broker, the page shows only the numbers that worker processes have recorded.
-        workers: The Workers that have a `dead_letter_queue` or a `key_header` of their own: the ledger does not have these names.
+        workers: The classes of Workers that have a `dead_letter_queue` or a `key_header` of their own: the ledger does not have these names.
             Without its Worker, an action on a dead job seeks the letter in the default dead-letter queue of its queue.
 
     Raises:
@@ -127,7 +127,11 @@ def app(
     """
     given = (("ledger", ledger), ("namespace", namespace), ("broker", broker))
     options = load({name: value for name, value in given if value is not None}, os.environ, Path.cwd(), None)
-    named = {queue.name: queue for queue in (job_queue(worker, options) for worker in workers)}
+    named: Mapping[str, Any] = {}
+    if workers := tuple(workers):
+        from steadyworker.dashboard.doing import named_queues
+
+        named = named_queues(workers, options)
     access = checked_access(hosts, token, user_header, peers, behind_login=behind_login, acting=allow_actions)
     opened = open_ledger(options)
     clock = SystemClock()
@@ -137,7 +141,7 @@ def app(
     return application(opened, access, options.namespace, clock, acting=acting, asker=asker, named=named)
 
 
-def opens(named: Mapping[str, JobQueue], options: Options) -> Callable[[str], Adapter]:
+def opens(named: Mapping[str, Any], options: Options) -> Callable[[str], Adapter]:
     """Return what opens the adapter of a queue: as its Worker if that is known, otherwise by the queue's name."""
     return lambda queue: open_adapter_for(named[queue].opened_as if queue in named else queue, options, create=False)
 
@@ -150,12 +154,12 @@ def application(
     *,
     acting: Options | None = None,
     asker: BrokerAsker | None = None,
-    named: Mapping[str, JobQueue] = MappingProxyType({}),
+    named: Mapping[str, Any] = MappingProxyType({}),
 ) -> Starlette:
     """
     Return the application on this open ledger; its end closes the ledger.
 
-    With the settings `acting`, it offers actions; `named` has each queue whose Worker is known, by its name.
+    With the settings `acting`, it offers actions; `named` has each queue whose Worker is known, a `JobQueue`, by its name.
     With an `asker`, it shows the broker's own numbers.
     """
     doing = None
@@ -183,6 +187,7 @@ def application(
         Route("/job/{rest:path}", page.endpoint(page.job), name="job"),
         Route("/warnings", page.endpoint(page.warnings), name="warnings"),
         Route("/actions", page.endpoint(page.actions), name="actions"),
+        Route("/find", page.endpoint(page.find), name="find"),
         Route("/choose", page.endpoint(page.choose), name="choose"),
         Route("/chosen/{name}", page.endpoint(page.chosen), name="chosen"),
         Route("/doing/{name}", page.endpoint(page.doing), name="doing"),
@@ -237,9 +242,7 @@ class _Pages:
         return "running.html", self._reader.page(asked, lambda once, now: running_page(once, now, asked))
 
     def failures(self, request: Request) -> Drawn:
-        when = request.query_params.get("when", "")
-        text = request.query_params.get("text", "").strip()[:LONGEST_TEXT]
-        sought = Sought(*self._chosen(request), when if when in WHEN else "", text)
+        sought = self._sought(request)
         part = page_of(request.query_params)
         page = self._reader.page((sought, part), lambda once, now: failures_page(once, now, sought, part))
         return "failures.html", page
@@ -286,6 +289,11 @@ class _Pages:
         namespace = request.query_params.get("broker", "")[:_LONGEST_NAME] or self._namespace
         return (namespace if self._namespace is None else self._namespace), queue
 
+    def _sought(self, request: Request) -> Sought:
+        """Return what an address seeks, without the parts that only a choice has."""
+        when, (text,) = request.query_params.get("when", ""), _texts(request, "text")
+        return Sought(*self._chosen(request), when if when in WHEN else "", text)
+
     async def asset(self, request: Request) -> Response:
         content, kind = self._assets.get(request.path_params["name"], (None, ""))
         if content is None:
@@ -324,12 +332,24 @@ class _Pages:
             raise HTTPException(HTTPStatus.FORBIDDEN, _READ_ONLY)
         if is_led_by_other(request.headers):  # it could replace the choices of people
             raise HTTPException(HTTPStatus.FORBIDDEN, "Another site leads here. Choose the jobs on this page.")
-        asked, (namespace, queue) = request.query_params, self._chosen(request)
-        state, when = asked.get("state", ""), asked.get("when", "")
-        kind, cause, text = (asked.get(name, "").strip()[:LONGEST_TEXT] for name in ("kind", "cause", "text"))
-        state, when = state if state in STATES_TO_CHOOSE else "", when if when in WHEN else ""
-        choice = self._doing.choose(Filter(namespace, queue, state, kind, cause, when, text))
+        state = request.query_params.get("state", "")
+        kind, cause = _texts(request, "kind", "cause")
+        state = state if state in STATES_TO_CHOOSE else ""
+        choice = self._doing.choose(replace(self._sought(request), state=state, kind=kind, cause=cause))
         return RedirectResponse(f"{_root(request)}/chosen/{choice.name}", HTTPStatus.SEE_OTHER)
+
+    def find(self, request: Request) -> Response:
+        """Lead to the page of the job with the key of the address; with several, list them."""
+        (key,) = _texts(request, "key")
+        page = self._reader.page(("find", key), lambda once, _: jobs_of_key(once, self._namespace, key))
+        if len(page.content) == 1:
+            (id,) = page.content
+            where = f"{_root(request)}{job_path(id.namespace, id.queue, id.key)}"
+            return RedirectResponse(where, HTTPStatus.SEE_OTHER)
+        if page.content:
+            return self._html(request, HTTPStatus.OK, "found.html", page)
+        text = "No job that a worker process has received has this key; Failures and Act on many jobs seek a part of a key."
+        return self._failed(request, HTTPStatus.NOT_FOUND, "No job has this key", text)
 
     def chosen(self, request: Request) -> Response:
         choice = self._doing.choice(request.path_params["name"]) if self._doing is not None else None
@@ -422,6 +442,10 @@ class _Pages:
             **values,
         )
         return Response(html, status, media_type="text/html")
+
+
+def _texts(request: Request, *names: str) -> list[str]:
+    return [request.query_params.get(name, "").strip()[:LONGEST_TEXT] for name in names]
 
 
 def _root(request: Request) -> str:

@@ -15,7 +15,7 @@ import secrets
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from typing_extensions import override
@@ -28,6 +28,7 @@ from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.chosen import Choice, ChosenJob
+from steadyworker.dashboard.queues import held_queue
 from steadyworker.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -55,6 +56,12 @@ LAST_JOB = 10.0
 
 NEEDS_BROKER = ("retry", "reschedule", "replay", "restart", "drop")
 """The actions that need the broker."""
+
+NO_REASON = "by an operator"
+"""The reason of a cancel without one."""
+
+STARTS = ("retry", "replay", "restart")
+"""The actions after which jobs begin, as soon as their queue lets them."""
 
 _ON_LETTERS = ("replay", "restart", "drop")
 _AWAY = (BrokerUnavailable, LedgerUnavailable, PublishFailed, Unsettled)
@@ -134,7 +141,7 @@ class Work(Struct):
 
 
 class BulkOrder(Struct, frozen=True):
-    """What a person has asked for: the action, its reason and its delay, and the person."""
+    """What a person has asked for: the action, its reason (or an empty text) and its delay, and the person."""
 
     do: str
     reason: str
@@ -243,10 +250,22 @@ class Bulk:
             if unlogged
             else "",
         )
-        work.text = redact(" ".join(text for text in texts if text))
-        work.level = "error" if problem or rest or work.failed or unlogged else "fine"
+        stopped = self._stopped(order, list(queues)) if work.done else ""
+        work.text = redact(" ".join(text for text in (*texts, stopped) if text))
+        work.level = "error" if problem or rest or work.failed or unlogged else "warning" if stopped else "fine"
         work.note = work.present = ""
         work.ended_at = self._clock.wall()
+
+    def _stopped(self, order: BulkOrder, queues: Sequence[tuple[str, str]]) -> str:
+        """Return why the jobs of these queues do not begin although the action has made them due; otherwise an empty text."""
+        if order.do not in STARTS or order.delay:
+            return ""
+        try:
+            held = [held_queue(self._ledger, *pair) for pair in queues]
+        except LedgerUnavailable:  # the action itself is done
+            return ""
+        why = "; ".join(each.why for each in held if each.stops)
+        return f"They wait: {why}." if why else ""
 
     def _log(self, work: Work) -> str:
         """Write to the log of actions, and try again while the ledger is away; return why it could not be written."""
@@ -375,7 +394,7 @@ class JobsPart:
         jobs, ids = JobActions(links, at, order.who, logs=False), list(self.rest)
         match do:
             case "cancel":
-                return jobs.cancel(ids, order.reason, self._handled, self._unless)
+                return jobs.cancel(ids, order.reason or NO_REASON, self._handled, self._unless)
             case "undo":
                 return jobs.undo(ids, self._handled, self._unless)
             case "retry":
@@ -400,7 +419,7 @@ class JobsPart:
         unknown = self._present or self.unknown
         late = 0.0 if self.ended_at is None else now - self.ended_at
         details = (
-            order.reason if order.do == "cancel" else "",
+            order.reason or (NO_REASON if order.do == "cancel" else ""),
             f"in {order.delay:g} s" if order.delay else "",
             "from the start" if order.do == "restart" else "",
             f"{len(done):,} of {count_text(self._number, 'job')}" if len(done) < self._number and not self._one else "",

@@ -16,7 +16,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from steadyworker.dashboard.failures import bounds, failed_at, kind_of, own_frame
+from steadyworker.dashboard.failures import Sought, bounds, failed_at, kind_of, own_frame
 from steadyworker.ledger.base import JobFilter, JobId, Ledger, Row, State
 from steadyworker.ledger.listing import STATES
 from steadyworker.ledger.lost import OVERDUE
@@ -49,28 +49,6 @@ _TRACEBACKS = 500
 """The number of jobs whose tracebacks are read at once."""
 
 
-class Filter(Struct, frozen=True):
-    """
-    What a person seeks; empty texts and None fit every job.
-
-    Attributes:
-        namespace, queue: Only jobs of this queue.
-        state: A state of `STATES_TO_CHOOSE`.
-        kind: Only jobs whose last error has this class, with or without its module.
-        cause: Only failures of this group, as `cause_of` names it.
-        when: A time of `failures.WHEN`.
-        text: Only jobs with this text in key, reason, error, cancel reason or note.
-    """
-
-    namespace: str | None = None
-    queue: str | None = None
-    state: str = ""
-    kind: str = ""
-    cause: str = ""
-    when: str = ""
-    text: str = ""
-
-
 class ChosenJob(Struct, frozen=True):
     """A job, its uid, its state, the actions that it allows, and what was seen of it for a cancel and for other actions."""
 
@@ -91,7 +69,7 @@ class Choice(Struct, frozen=True):
     """The jobs that fit a filter at a time, `at`, of the wall clock; there were `more` than these."""
 
     name: str
-    filter: Filter
+    filter: Sought
     at: float
     jobs: Sequence[ChosenJob]
     more: bool
@@ -114,7 +92,7 @@ class Choices:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Choice] = OrderedDict()
 
-    def choose(self, ledger: Ledger, now: float, wanted: Filter, waits: Callable[[Row], bool]) -> Choice:
+    def choose(self, ledger: Ledger, now: float, wanted: Sought, waits: Callable[[Row], bool]) -> Choice:
         """Read and keep the jobs that fit; a job `waits` if a retry can send its message again."""
         rows = list(islice(_fitting(ledger, now, wanted), MOST_CHOSEN + 1))
         jobs = [chosen_job(row, waits=waits(row)) for row in rows[:MOST_CHOSEN]]
@@ -169,7 +147,7 @@ def cause_of(kind: str, path: str) -> str:
     return sha256(f"{kind}\n{path}".encode(errors="surrogatepass")).hexdigest()[:12]
 
 
-def _fitting(ledger: Ledger, now: float, wanted: Filter) -> Iterator[Row]:
+def _fitting(ledger: Ledger, now: float, wanted: Sought) -> Iterator[Row]:
     """Yield the rows that fit, newest first, from one query; with a cause, also from one for each 500 of them."""
     since, before = bounds(wanted.when, now)
     named = _NAMED.get(wanted.state) or {JobState(wanted.state)}

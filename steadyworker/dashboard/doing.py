@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from steadyworker.actions.jobs import needs_no_message
 from steadyworker.actions.queues import PauseActions
@@ -20,10 +22,12 @@ from steadyworker.backends.connections import JobQueue, job_queue
 from steadyworker.clock import Clock
 from steadyworker.config.resolve import Options
 from steadyworker.dashboard.access import Visitor
-from steadyworker.dashboard.bulk import DONE, LAST_JOB, NEEDS_BROKER, Bulk, BulkOrder, JobsPart, PageLinks, Work
-from steadyworker.dashboard.chosen import Choice, Choices, Filter, chosen_job, seen_of_job
+from steadyworker.dashboard.bulk import DONE, LAST_JOB, NEEDS_BROKER, STARTS, Bulk, BulkOrder, JobsPart, PageLinks, Work
+from steadyworker.dashboard.chosen import Choice, Choices, chosen_job, seen_of_job
+from steadyworker.dashboard.failures import Sought
 from steadyworker.dashboard.forms import (
     ACTING,
+    LONGEST_REASON,
     MOST_UNTYPED,
     OF_A_JOB,
     OF_A_QUEUE,
@@ -34,8 +38,8 @@ from steadyworker.dashboard.forms import (
     Seals,
     seen_of_pause,
 )
-from steadyworker.dashboard.queues import busy_text
-from steadyworker.errors import SteadyWorkerError, delay_in_seconds
+from steadyworker.dashboard.queues import Held, held_queue
+from steadyworker.errors import LedgerUnavailable, SteadyWorkerError, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
@@ -73,7 +77,7 @@ class Doing:
         """Return whether a retry can send the job's message again."""
         return not needs_no_message(row)
 
-    def choose(self, wanted: Filter) -> Choice:
+    def choose(self, wanted: Sought) -> Choice:
         """Read and keep the jobs that fit a filter."""
         return self._choices.choose(self._ledger, self._clock.wall(), wanted, self.waits)
 
@@ -148,34 +152,38 @@ class Doing:
         try:
             delay = _delay(wanted.do, wanted)
         except ValueError as error:
-            return ActionResult("error", f"Nothing was done. {plain_text(str(error))}")
+            return ActionResult("error", f"Nothing was done. {error}")
         round_ = self._ledger.last_round(namespace, queue, key)
         id = JobId(namespace, queue, key, round_ or 0)
         row = self._ledger.read(id)
         if row is None or not self._use(wanted, seen_of_job(wanted.do, row), visitor):
             return ActionResult("error", _CHANGED)
         work = Work("", wanted.do, visitor.who, "", 1, self._clock.wall())
-        order, job = BulkOrder(wanted.do, wanted.reason or _NO_REASON, delay, visitor.who), chosen_job(row, waits=True)
+        order, job = BulkOrder(wanted.do, wanted.reason, delay, visitor.who), chosen_job(row, waits=True)
         with PageLinks(self._options, self._ledger, namespace) as links:
             at = self._queue_of(queue)
             actions = QueueActions(links, at, visitor.who)
             part = JobsPart(self._ledger, work, order, {id: job}, self.bulk.unsure, actions, one=True)
             self._under_way[name] = part
-            error = part.once(links, at)
-            if error is not None and wanted.do in NEEDS_BROKER:
+            problem = part.once(links, at)
+            if problem is not None and wanted.do in NEEDS_BROKER:
                 part.lost_sight()
-            part.why = "" if error is None else redact(str(error))
+            part.why = "" if problem is None else redact(str(problem))
             unlogged = part.record(self._clock.wall()) if work.done or part.unknown else ""
         if work.skipped:
             return ActionResult("error", _CHANGED)
         if part.unknown is not None:
             text = f"{part.why.removesuffix('.')}. {key} may be {DONE[wanted.do]}: a next attempt is safe."
-            return ActionResult("error", f"{text} The log of actions has not this: {unlogged}" if unlogged else text)
-        if error is not None or work.failures:
-            problem = part.why or f"Nothing was done: {key} {work.failures[0][1]}."
-            return ActionResult("error", problem)
-        busy = busy_text(self._ledger, id) if wanted.do == "retry" else ""
-        return _logged(_done_text(wanted.do, id, part.last or Handled(key), delay, busy), unlogged)
+            text = f"{text} The log of actions has not this: {unlogged}" if unlogged else text
+            return ActionResult("error", redact(text))
+        if part.why or work.failures:
+            return ActionResult("error", part.why or redact(f"Nothing was done: {key} {work.failures[0][1]}."))
+        held = Held()
+        with suppress(LedgerUnavailable):  # the action is done, whatever its queue does
+            if wanted.do in STARTS and not delay:
+                held = held_queue(self._ledger, namespace, queue)
+        done = _logged(_done_text(wanted.do, row, part.last or Handled(key), delay, held), unlogged)
+        return ActionResult("warning", done.text) if held.stops and done.level == "fine" else done
 
     def _on_queue(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
         namespace, queue = wanted.names
@@ -217,7 +225,7 @@ class Doing:
         try:
             delay = _delay(do, wanted)
         except ValueError as error:
-            problem = plain_text(str(error))
+            problem = str(error)
         if number > MOST_UNTYPED and wanted.number.replace(",", "") != str(number):
             problem = f"Expected the number {number}, got {wanted.number!r}."
         if problem:
@@ -226,7 +234,7 @@ class Doing:
             return _BUSY, where
         if not self._use(wanted, str(number), visitor):
             return ActionResult("error", _CHANGED), where
-        work = self.bulk.begin(BulkOrder(do, wanted.reason or _NO_REASON, delay, visitor.who), choice)
+        work = self.bulk.begin(BulkOrder(do, wanted.reason, delay, visitor.who), choice)
         if work is None:
             return _BUSY, where
         return None, f"/doing/{work.name}"
@@ -239,18 +247,25 @@ class Doing:
         return ActionResult("fine", "This stops after its present job.")
 
 
-_NO_REASON = "by an operator"
+def named_queues(workers: Iterable[Any], options: Options) -> Mapping[str, JobQueue]:
+    """Return the queues of these Workers, or the queues with these names, each by its name; raise ConfigError for an invalid one."""
+    return {queue.name: queue for queue in (job_queue(worker, options) for worker in workers)}
 
 
 def _delay(do: str, wanted: AskedAction) -> float:
     """Return the delay of a form in seconds; raise ValueError if it is none, or missing."""
-    needed = do == "reschedule"
-    return delay_in_seconds(wanted.delay) if needed or (wanted.delay and OF_A_JOB[do].field == "delay") else 0.0
+    if do != "reschedule" and not (wanted.delay and "delay" in OF_A_JOB[do].fields):
+        return 0.0
+    try:
+        return delay_in_seconds(wanted.delay)
+    except ValueError:
+        got = plain_text(wanted.delay, LONGEST_REASON)
+        raise ValueError(f"Expected a time such as 90s, 2h or 1d, at most ten years, got {got!r}.") from None
 
 
-def _done_text(do: str, id: JobId, handled: Handled, delay: float, busy: str) -> str:
-    """Return what an action has done with one job; `busy` is the text of `busy_text`."""
-    key = id.key
+def _done_text(do: str, row: Row, handled: Handled, delay: float, held: Held) -> str:
+    """Return what an action has done with one job; `held` is that of its queue."""
+    key = row.id.key
     match do:
         case "cancel" if handled.before is JobState.RUNNING:
             text = f"Cancel sent: {key} was running, and a worker process receives a cancel within 2 s."
@@ -258,10 +273,16 @@ def _done_text(do: str, id: JobId, handled: Handled, delay: float, busy: str) ->
             text = f"{key} is cancelled (it was {handled.before}): it will not run again."
         case "undo":
             text = f"{key} is no longer cancelled: it runs when its message arrives."
+        case "retry" if held.stops:
+            text = f"{key} ({handled.before}) is due now, but {held.why}."
         case "retry":
-            text = f"{key} ({handled.before}) is due now: it runs with the next free slot{f'; {busy}' if busy else ''}."
+            text = f"{key} ({handled.before}) is due now: it runs with the next free slot{held.added}."
+        case "replay" | "restart" if held.stops:
+            text = f"{key} is replayed, but {held.why}."
         case "replay" | "restart":
-            text = f"{key} is in {id.queue} again, in its next round{f', due in {span(delay)}' if delay else ''}."
+            begin = "from its last checkpoint" if do == "replay" and row.checkpoint is not None else "from the start"
+            when = f"in {span(delay)}" if delay else "with the next free slot"
+            text = f"{key} runs again {when}, {begin}{held.added}."
         case "drop":
             text = f"{key} is dropped: its dead letter and its record are deleted."
         case _:

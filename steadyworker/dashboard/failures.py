@@ -56,13 +56,19 @@ class Sought(Struct, frozen=True):
     Attributes:
         namespace, queue: Only jobs of this queue.
         when: A time of `WHEN`.
-        text: Only jobs with this text in key, reason, error or note.
+        text: Only jobs with this text in key, reason, error, cancel reason or note.
+        state: A state of `chosen.STATES_TO_CHOOSE`; for a choice, as are the next two.
+        kind: Only jobs whose last error has this class, with or without its module.
+        cause: Only failures of this group, as `cause_of` names it.
     """
 
     namespace: str | None = None
     queue: str | None = None
     when: str = ""
     text: str = ""
+    state: str = ""
+    kind: str = ""
+    cause: str = ""
 
 
 class FailureGroup(Struct, frozen=True):
@@ -118,18 +124,17 @@ def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence
     """Return all groups of the newest failures, the largest first, and whether there are more failures than were read."""
     ledger = once.as_ledger
     since, before = bounds(sought.when, now)
-    which = JobFilter(sought.namespace, sought.queue, since=since, grep=sought.text or None)
     rows: list[Row] = []
     more = False
     for states, wanted in (((State.DEAD,), JobState.DEAD), ((State.MOVING, State.MOVED), JobState.RETRYING)):
         query = JobFilter(
-            which.namespace,
-            which.queue,
+            sought.namespace,
+            sought.queue,
             states,
             last=True,
             snoozed=False if wanted is JobState.RETRYING else None,
-            since=which.since,
-            grep=which.grep,
+            since=since,
+            grep=sought.text or None,
         )
         found = 0
         for number, (row, _) in enumerate(ledger.jobs(query)):

@@ -23,15 +23,13 @@ from steadyworker.dashboard.queues import QueueLine
 from steadyworker.dashboard.workers import WorkerLine
 from steadyworker.ledger.base import Row
 from steadyworker.ledger.facts import Pause
+from steadyworker.ledger.fleet import QUIET_STAGE
 from steadyworker.ledger.listing import Liveness
 from steadyworker.text.plain_text import plain_text
 from steadyworker.units import count_text
 
 MOST_RESULTS, MOST_TARGETS = 500, 10_000
 """The numbers of results, and of targets of an action, that this process remembers."""
-
-QUIET = "quiet"
-"""The stage of a worker process that receives no messages, by order."""
 
 LONGEST_REASON = 300
 """The largest number of characters of a reason."""
@@ -41,11 +39,11 @@ MOST_UNTYPED = 50
 
 
 class Button(Struct, frozen=True):
-    """The button of an action on jobs: its text for one job and for many, the field of its form, and its explanation."""
+    """The button of an action on jobs: its text for one job and for many, the fields of its form, and its explanation."""
 
     one: str
     many: str
-    field: str = ""
+    fields: Sequence[str] = ()
     hint: str = ""
 
 
@@ -54,22 +52,25 @@ OF_A_JOB = {
     "cancel": Button(
         "Cancel",
         "Cancel {}",
-        "reason",
+        ("reason",),
         "A running job receives the cancel within 2 s; every cancelled job becomes a dead letter.",
     ),
     "undo": Button("Undo the cancel", "Undo the cancel of {}"),
     "retry": Button("Retry now", "Retry {} now"),
-    "reschedule": Button("Reschedule", "Reschedule {}", "delay", f"{_LATER}."),
+    "reschedule": Button("Reschedule", "Reschedule {}", ("delay",), f"{_LATER}."),
     "replay": Button(
-        "Replay", "Replay {}", "delay", f"Begins the next round, from the last checkpoint. {_LATER}; empty for now."
+        "Replay",
+        "Replay {}",
+        ("delay", "reason"),
+        f"Runs the job again, from its last checkpoint. {_LATER}; empty for now.",
     ),
     "restart": Button(
         "Replay from the start",
         "Replay {} from the start",
-        "delay",
+        ("delay", "reason"),
         f"Deletes the checkpoint: the job starts from the beginning. {_LATER}; empty for now.",
     ),
-    "drop": Button("Drop", "Drop {}", hint="Deletes the dead letter and the record of the job for good."),
+    "drop": Button("Drop", "Drop {}", ("reason",), "Deletes the dead letter and the record of the job for good."),
 }
 ACTING = 2
 """The number of actions at the same time; others wait."""
@@ -163,7 +164,7 @@ class AskedAction:
 
 
 class ActionResult(Struct, frozen=True):
-    """The result of an action in words, and its colour: `fine`, `error`, or empty while the action goes on."""
+    """The result of an action in words, and its colour: `fine`, `warning`, `error`, or empty while the action goes on."""
 
     level: str
     text: str
@@ -233,8 +234,8 @@ class Forms:
         offers = []
         for do in actions_on(row, waits=self._waits(row)):
             button = OF_A_JOB[do]
-            fields = (button.field,) if button.field else ()
-            offers.append(self._offer(do, on, seen_of_job(do, row), button.one, row.id.key, fields, button.hint))
+            seen = seen_of_job(do, row)
+            offers.append(self._offer(do, on, seen, button.one, row.id.key, button.fields, button.hint))
         return offers
 
     def choice(self, choice: Choice) -> Sequence[Offer]:
@@ -244,7 +245,7 @@ class Forms:
             if not (number := len(choice.able(do))):
                 continue
             button = OF_A_JOB[do]
-            fields, hint = (button.field,) if button.field else (), button.hint
+            fields, hint = button.fields, button.hint
             if number > MOST_UNTYPED:
                 fields, hint = (*fields, "number"), f"{hint} Type {number} to confirm the number."
             hint = f"{hint} What has changed since the choice is left out.".strip()
@@ -270,7 +271,7 @@ class Forms:
         if line.now.liveness is Liveness.GONE or seen.report is None:
             return None
         stage, on = seen.report.stage, names_path(seen.owner)
-        if stage == QUIET:
+        if stage == QUIET_STAGE:
             return self._offer("loud", on, stage, "Start new jobs again", line.name)
         return self._offer("quiet", on, stage, "Start no new jobs", line.name)
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from steadyworker.backends.waiting import QueueNow
-from steadyworker.dashboard.notices import Notice, queue_notices, worker_notices
-from steadyworker.ledger.fleet import WorkerNow
+from steadyworker.dashboard.notices import NO_WORKER, Notice, queue_notices, worker_notices
+from steadyworker.ledger.fleet import Trouble, WorkerNow
 from steadyworker.units import count_text
 
 MOST_ALIKE = 3
@@ -23,8 +25,21 @@ Found = tuple[Notice, Thing]
 
 def grouped_notices(processes: Iterable[WorkerNow], queues: Sequence[QueueNow], now: float) -> tuple[list[Notice], int]:
     """Return the notices about these worker processes and queues, and the number of notices before many became one."""
-    of_workers = [(notice, process) for process in processes for notice in worker_notices(process, now)]
-    of_queues = [(notice, queue) for queue in queues for notice in queue_notices([queue])]
+    of_workers = [
+        (_with_messages(notice, process, queues), process)
+        for process in processes
+        for notice in worker_notices(process, now)
+    ]
+    # The notice of a dead process names its messages; a second notice about their queue would say the same.
+    forsaken = {
+        name for notice, process in of_workers if notice.kind == Trouble.GONE.value for name in process.forsaken
+    }
+    of_queues = [
+        (notice, queue)
+        for queue in queues
+        for notice in queue_notices([queue])
+        if not (notice.kind == NO_WORKER and queue.queue in forsaken)
+    ]
     notices = []
     for kind in _by(of_workers, lambda found: found[0].kind).values():
         hosts = _by(kind, lambda found: found[1].seen.host)
@@ -40,6 +55,14 @@ def grouped_notices(processes: Iterable[WorkerNow], queues: Sequence[QueueNow], 
         else:
             notices += [notice for notice, _ in alike]
     return notices, len(of_workers) + len(of_queues)
+
+
+def _with_messages(notice: Notice, process: WorkerNow, queues: Sequence[QueueNow]) -> Notice:
+    """Return the notice of a dead process with the number of messages that wait in its queues, which no other process consumes."""
+    ready = sum(queue.depth.ready or 0 for queue in queues if queue.waits and queue.queue in process.forsaken)
+    if notice.kind != Trouble.GONE.value or not ready:
+        return notice
+    return replace(notice, text=f"{notice.text} {count_text(ready, 'message')} {'waits' if ready == 1 else 'wait'}.")
 
 
 def _one(found: Sequence[Found[WorkerNow]], where: str, now: float) -> list[Notice]:

@@ -11,18 +11,16 @@ from itertools import islice
 import msgspec
 from msgspec import Struct, field
 
-from steadyworker.clock import Times
 from steadyworker.dashboard.exported import ExportFacts, export_facts
 from steadyworker.dashboard.job_line import JobLine, job_line, why_text
 from steadyworker.dashboard.notices import need_text
 from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
-from steadyworker.dashboard.queues import broker_text, busy_text
+from steadyworker.dashboard.queues import Held, broker_text, held_queue
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
 from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Action, Attempt, LinkEvent
 from steadyworker.ledger.hang import longest_silence
-from steadyworker.ledger.lease import attended, registered_name
-from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Need, Wanted, liveness
+from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Need, Wanted
 from steadyworker.ledger.need_words import (
     MAY_HANG,
     START_ONE,
@@ -34,6 +32,7 @@ from steadyworker.ledger.need_words import (
     sentence,
 )
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
+from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import plain_text
 from steadyworker.text.redaction import REDACTED, is_secret_name, redact, without_secrets
@@ -177,14 +176,15 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     result = ledger.facts.result(row.id) if row.state is State.DONE else None
     message = ledger.message(row.id)
     headers = None if message is None else headers_of(message)
-    line = job_line(job, now)
+    held = held_queue(ledger, row.id.namespace, row.id.queue)
+    line = job_line(job, now, held=held.why)
     need = _need(job, now)
     letters = [letter for each in rounds if (letter := _letter(each.row, ledger)) is not None]
     return JobPage(
         line,
         sentence_of(job, line, now),
         need,
-        "" if need else hint_of(job, line, now, consumed=_consumed(job, ledger), busy=busy_text(ledger, row.id)),
+        "" if need else hint_of(job, line, held, now),
         f"{line.progress}, {span(line.silent)} ago" if line.progress and line.silent is not None else "",
         _facts(job, line, headers or ()),
         [("first seen", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
@@ -215,6 +215,14 @@ def _need(job: ListedJob, now: float) -> str:
             return need_text(job, now)
 
 
+def jobs_of_key(once: ReadOnce, namespace: str | None, key: str) -> Sequence[JobId]:
+    """Return the jobs of this key, at most one of each queue, each in its last round."""
+    key, ledger = normal_key(key), once.as_ledger
+    pairs = [pair for pair in ledger.bindings() if key and namespace in (None, pair[0])]
+    rounds = [(pair, ledger.last_round(*pair, key)) for pair in pairs]
+    return [JobId(*pair, key, round_) for pair, round_ in rounds if round_ is not None]
+
+
 def _letter(row: Row, ledger: Ledger) -> DeadLetterLine | None:
     """Return the dead letter of a round; None if the round has none."""
     if row.state is not State.DEAD and not (row.state is State.MOVING and row.target is Moving.DEAD):
@@ -230,14 +238,6 @@ def _waiting_letters(row: Row, ledger: Ledger) -> tuple[int, float] | None:
         if (measured.namespace, measured.queue) == (row.id.namespace, row.id.queue) and measured.depth.dead is not None:
             return measured.depth.dead, measured.age
     return None
-
-
-def _consumed(job: ListedJob, ledger: Ledger) -> bool:
-    """Return whether a living worker process consumes the job's queue, or will after a pause."""
-    name = registered_name(job.row.id.namespace, job.row.id.queue)
-    return any(
-        name in attended(owner.queues) and liveness(owner, Times()) is not Liveness.GONE for owner in ledger.owners()
-    )
 
 
 def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
@@ -269,26 +269,26 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
     return f"{text.removesuffix('.')}."
 
 
-def hint_of(job: ListedJob, line: JobLine, now: float, *, consumed: bool, busy: str = "") -> str:
-    """Return whether a job that needs no person makes progress, and what a person can do; `busy` is the text of `busy_text`."""
+def hint_of(job: ListedJob, line: JobLine, held: Held, now: float) -> str:
+    """Return whether a job that needs no person makes progress, and what a person can do; `held` is that of its queue."""
     row = job.row
     queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     if row.job_state is JobState.RUNNING:
         return _running_hint(job, line, now, f"{queue} {key}")
-    text, more = "", f"; {busy}" if busy else ""
+    text = ""
     if row.job_state in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
         if job.pause is not None:
             text = f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
-        elif not consumed:
+        elif held.stops:
             text = f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
         elif row.job_state is JobState.INTERRUPTED:
             begin = "from its last checkpoint" if row.checkpoint is not None else "from the start"
-            text = f"A worker process of its queue runs it with the next free slot, {begin}{more}."
+            text = f"A worker process of its queue runs it with the next free slot, {begin}{held.added}."
         elif row.due_in:
             sooner = f"`steadyworker retry {queue} {key}` makes it due now"
             text = f"A worker process of its queue runs it at that time. {sooner}."
         else:
-            text = f"It is due now: a worker process of its queue runs it with the next free slot{more}."
+            text = f"It is due now: a worker process of its queue runs it with the next free slot{held.added}."
     return text
 
 

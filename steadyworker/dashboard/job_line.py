@@ -58,8 +58,8 @@ class JobLine(Struct, frozen=True):
         return self.silent is not None and self.job.need is not Need.STUCK
 
 
-def job_line(job: ListedJob, now: float, began: str = "") -> JobLine:
-    """Return the row of a job; `began` is the text of `began_text`."""
+def job_line(job: ListedJob, now: float, began: str = "", held: str = "") -> JobLine:
+    """Return the row of a job; `began` is the text of `began_text`, and `held` is why no job of its queue begins now."""
     row, progress, owner = job.row, job.progress, job.owner
     runs = row.state is State.RUNNING
     goes_on = runs and job.need is not Need.STUCK and owner is not None and owner.liveness is Liveness.ALIVE
@@ -82,7 +82,7 @@ def job_line(job: ListedJob, now: float, began: str = "") -> JobLine:
         place,
         owner_text(owner) if owner is not None else "",
         tries_text(job),
-        why_text(job),
+        why_text(job, held),
         began,
     )
 
@@ -117,7 +117,9 @@ def tries_text(job: ListedJob) -> str:
 
 
 def began_text(runs: int, because: str) -> str:
-    """Return the number of a job's kept runs, and why the last of them began, such as `run 2, its retry`."""
+    """Return the number of a job's kept runs, and why the last of them began, such as `run 2, its retry`; empty for a first run."""
+    if runs == 1 and because == "new":
+        return ""
     first, semicolon, more = because.partition(";")
     number = f"run {runs}" if runs < MOST_ATTEMPTS else f"run {runs} or later"
     return redact(f"{number}, {BECAUSE.get(first, first)}{semicolon}{more}") if runs else ""
@@ -134,15 +136,17 @@ def owner_text(owner: OwnerNow) -> str:
             return "gone"
 
 
-def why_text(job: ListedJob) -> str:
-    """Return the reason of the job's state: a cancel, the due time, and the last error."""
-    row, orphan = job.row, job.orphan
+def why_text(job: ListedJob, held: str = "") -> str:
+    """Return the reason of the job's state: a cancel, the due time, what it waits for, and the last error."""
+    row, orphan, cause = job.row, job.orphan, cause_text(job.row)
+    due = row.state is State.MOVED and not row.due_in
     parts = [
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         late_clause(job),
         f"no message came for {span(orphan.unseen_for)}" if orphan is not None else "",
-        cause_text(row),
+        held if due or row.state is State.INTERRUPTED else "",
+        f"last run: {cause}" if due and (row.error_class or row.error_text) else cause,
     ]
     return redact("; ".join(dict.fromkeys(part for part in parts if part)))
 

@@ -157,6 +157,9 @@ def need_text(job: ListedJob, now: float) -> str:
     return f"{text} {remedy}".strip()
 
 
+NO_WORKER = "no worker"
+"""The kind of the notice about a queue that waits for a worker process."""
+
 _URGENT = (Trouble.GONE, Trouble.CRASH_LOOP)
 
 _STARTS_WITHIN = 60.0
@@ -168,6 +171,11 @@ def troubles_of(worker: WorkerNow, now: float) -> Sequence[Trouble]:
     report = worker.seen.report
     starts = report is not None and now - report.started_at < _STARTS_WITHIN
     return [trouble for trouble in worker.troubles if not (starts and trouble is Trouble.NOT_READY)]
+
+
+def needs_person(worker: WorkerNow, now: float) -> bool:
+    """Return whether a worker process needs a person; quiet is an order."""
+    return any(trouble is not Trouble.QUIET for trouble in troubles_of(worker, now))
 
 
 def worker_notices(worker: WorkerNow, now: float) -> Iterator[Notice]:
@@ -199,7 +207,7 @@ def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:
             waiting = count_text(queue.depth.ready or 0, "message")
             ago = f" {span(queue.age)} ago" if queue.age > RECENT else ""
             text = f"{waiting} ready{ago}, and no worker process consumes it: {START_ONE}."
-            yield Notice("error", "no worker", name, "", "/queues", text)
+            yield Notice("error", NO_WORKER, name, "", "/queues", text)
         if queue.unexplained and not queue.workers:
             text = sentence(foreign_clause(queue.unexplained))
             remedy = "This ledger knows no worker process of the queue: set --ledger and --namespace as its workers have them."

@@ -13,10 +13,11 @@ from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
 from steadyworker.dashboard.notices import Notice, queue_notices
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.ledger.base import JobId, Ledger
+from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.facts import Minute, QueueReport
-from steadyworker.ledger.lease import registered_name
+from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import Liveness, liveness
+from steadyworker.ledger.need_words import START_ONE
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
 
@@ -106,9 +107,29 @@ def _slots_of(reports: Sequence[QueueReport]) -> tuple[int, int] | None:
     return (sum(each.slots for each in reports), sum(each.busy for each in reports)) if reports else None
 
 
-def busy_text(ledger: Ledger, id: JobId) -> str:
-    """Return that all slots of a job's queue are busy, as its living worker processes report; otherwise an empty text."""
-    return _busy(_slots_of(_reports(ledger).get(registered_name(id.namespace, id.queue), [])))
+class Held(Struct, frozen=True):
+    """Why no job of a queue begins now, as a clause; `stops` is False if only its slots are busy."""
+
+    why: str = ""
+    stops: bool = False
+
+    @property
+    def added(self) -> str:
+        """The clause, to add to a sentence."""
+        return f"; {self.why}" if self.why else ""
+
+
+def held_queue(ledger: Ledger, namespace: str, queue: str) -> Held:
+    """Return why no job of a queue begins now: a pause, no worker process that receives its messages, or busy slots."""
+    for pause in ledger.facts.pauses():
+        if (pause.namespace, pause.queue) == (namespace, queue):
+            return Held(f"{queue} is paused by {pause.who}{f': {pause.reason}' if pause.reason else ''}", stops=True)
+    name = registered_name(namespace, queue)
+    if not any(
+        name in attended(each.queues) and liveness(each, Times()) is not Liveness.GONE for each in ledger.owners()
+    ):
+        return Held(f"no worker process consumes {queue}: {START_ONE}", stops=True)
+    return Held(_busy(_slots_of(_reports(ledger).get(name, []))))
 
 
 def _full(queue: QueueNow, slots: tuple[int, int] | None) -> str:
@@ -134,8 +155,8 @@ def waits_text(ledger: Ledger, queues: Sequence[QueueNow]) -> str:
     oldest = max((each for each in queues if each.depth.ready), key=lambda each: each.depth.oldest_age or 0.0)
     if oldest.depth.oldest_age is None:
         return text
-    full = _full(oldest, _slots_of(_reports(ledger).get(registered_name(oldest.namespace, oldest.queue), [])))
-    where = f" in {oldest.queue}, because {full}" if full else ""
+    held = held_queue(ledger, oldest.namespace, oldest.queue)
+    where = f" in {oldest.queue}, because {held.why}" if held.why else ""
     return redact(f"{text}, the oldest for {span(oldest.depth.oldest_age)}{where}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from steadyworker.backends.waiting import queues_now
@@ -9,14 +11,19 @@ from steadyworker.dashboard.grouped import grouped_notices
 from steadyworker.dashboard.job_line import JobLine, began_text, job_line
 from steadyworker.dashboard.notices import MOST_DEAD, Notice, dead_notices, job_notice
 from steadyworker.dashboard.paging import ListPart
-from steadyworker.dashboard.queues import waits_text
+from steadyworker.dashboard.queues import held_queue, waits_text
 from steadyworker.dashboard.reader import ReadOnce
+from steadyworker.ledger.facts import Pause
 from steadyworker.ledger.fleet import of_namespace, workers
-from steadyworker.ledger.listing import Listing, Liveness, Need, Wanted
+from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Need, Wanted
+from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 MOST_NOTICES, MOST_RUNNING, MOST_WAITING = 20, 40, 20
 """The numbers of jobs in a part of each list, so that a page has less than 100 kB."""
+
+
+_MOST_PAUSES = 2
 
 
 class AskedLists(Struct, frozen=True):
@@ -66,6 +73,7 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     all_needs, needs = _needs(listing, asked.needs, now)
     running = listing.running((asked.page - 1) * MOST_RUNNING, MOST_RUNNING)
     waiting = listing.waiting((asked.waiting - 1) * MOST_WAITING, MOST_WAITING)
+    held = {pair: held_queue(ledger, *pair).why for pair in {_queue_of(job) for job in waiting.jobs}}
     runs = ledger.facts.last_runs(tuple(job.row.id for job in running.jobs)) if running.jobs else {}
     began = {id: began_text(number, because) for id, (number, because) in runs.items()}
     processes = of_namespace(ledger, workers(ledger, now), namespace)
@@ -75,7 +83,7 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     living = sum(process.liveness is not Liveness.GONE for process in processes)
     return RunningPage(
         headline(all_needs + number),
-        _summary(running.number, living, waits_text(ledger, queues)),
+        _summary(running.number, living, waits_text(ledger, queues), [each.pause for each in queues if each.pause]),
         namespace or "",
         queue or "",
         all_needs + number,
@@ -90,8 +98,17 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
             running.offset,
             MOST_RUNNING,
         ),
-        ListPart([job_line(job, now) for job in waiting.jobs], waiting.number, waiting.offset, MOST_WAITING),
+        ListPart(
+            [job_line(job, now, held=held[_queue_of(job)]) for job in waiting.jobs],
+            waiting.number,
+            waiting.offset,
+            MOST_WAITING,
+        ),
     )
+
+
+def _queue_of(job: ListedJob) -> tuple[str, str]:
+    return job.row.id.namespace, job.row.id.queue
 
 
 def _needs(listing: Listing, page: int, now: float) -> tuple[int, ListPart[Notice]]:
@@ -108,11 +125,17 @@ def _needs(listing: Listing, page: int, now: float) -> tuple[int, ListPart[Notic
     return part.number, ListPart(notices, number, part.offset, MOST_NOTICES)
 
 
-def _summary(running: int, living: int, ready: str) -> str:
+def _summary(running: int, living: int, ready: str, pauses: Sequence[Pause]) -> str:
     parts = [
         f"{count_text(running, 'job')} {'runs' if running == 1 else 'run'}",
         f"{count_text(living, 'worker process', 'worker processes')} {'lives' if living == 1 else 'live'}",
         *([ready] if ready else []),
+        *(
+            redact(f"{each.queue} is paused by {each.who}")
+            for each in pauses[:_MOST_PAUSES]
+            if f"{each.queue} is paused" not in ready
+        ),
+        *([f"{count_text(len(pauses) - _MOST_PAUSES, 'other queue')} paused"] if len(pauses) > _MOST_PAUSES else []),
     ]
     return f"{'; '.join(parts)}."
 

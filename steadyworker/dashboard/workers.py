@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from steadyworker.dashboard.notices import trouble_text, troubles_of, worker_name
+from steadyworker.dashboard.notices import needs_person, trouble_text, troubles_of, worker_name
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.pictures import DAY, Strip, strip
 from steadyworker.dashboard.reader import ReadOnce
@@ -80,6 +80,8 @@ def _state(worker: WorkerNow, troubles: Sequence[Trouble]) -> tuple[str, str]:
         return "gone", "error" if troubles else "warning"
     if worker.liveness is Liveness.SILENT:
         return f"silent for {span(worker.seen.seen_ago)}", "warning"
+    if troubles == [Trouble.QUIET]:
+        return "quiet", ""
     if troubles:
         return troubles[0].value, "error" if Trouble.CRASH_LOOP in troubles else "warning"
     stage = worker.seen.report.stage if worker.seen.report is not None else ""
@@ -88,8 +90,8 @@ def _state(worker: WorkerNow, troubles: Sequence[Trouble]) -> tuple[str, str]:
 
 def _headline(found: Sequence[WorkerNow], now: float) -> str:
     if not found:
-        return "No worker process: start one with `steadyworker run`"
+        return "No worker process: start one with `steadyworker run MODULE:CLASS`"
     living = sum(each.liveness is not Liveness.GONE for each in found)
-    troubled = sum(bool(troubles_of(each, now)) for each in found)
+    troubled = sum(needs_person(each, now) for each in found)
     text = f"{count_text(living, 'worker process', 'worker processes')} {'lives' if living == 1 else 'live'}"
     return f"{text}, {troubled:,} {'needs' if troubled == 1 else 'need'} a person" if troubled else text

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Ledger, OwnerSeen
+from steadyworker.ledger.facts import OwnerReport
 from steadyworker.ledger.hang import STUCK_AFTER
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import Liveness, liveness
@@ -24,6 +25,9 @@ LOOP = 2
 """The number of predecessors of a worker process that died within `LOOP_WITHIN`, from which it counts as in a crash loop."""
 
 LOOP_WITHIN = 3600.0
+
+QUIET_STAGE = "quiet"
+"""The stage of a worker process that receives no messages, by order."""
 
 
 class Trouble(StrEnum):
@@ -214,6 +218,11 @@ def _name(owner: OwnerSeen) -> str:
     return owner.host if owner.report is None else f"{owner.host}:{owner.report.pid}"
 
 
+def unready(report: OwnerReport) -> Sequence[str]:
+    """Return why a worker process is not ready; an order to be quiet is no reason."""
+    return [why for why in report.not_ready if not why.removesuffix(".").endswith(f": stage: {QUIET_STAGE}")]
+
+
 def _urgency(worker: WorkerNow, order: Sequence[Trouble]) -> int:
     return min((order.index(trouble) for trouble in worker.troubles), default=len(order))
 
@@ -230,7 +239,10 @@ def _troubles(worker: WorkerNow) -> tuple[Trouble, ...]:
         and any(not queue.connected for queue in report.queues.values()),
         Trouble.STUCK: bool(worker.stuck),
         Trouble.NOT_READY: report is not None
-        and (not (report.ready or starting) or any(finding.level == "error" for finding in report.findings)),
-        Trouble.QUIET: report is not None and report.stage == "quiet",
+        and (
+            (not (report.ready or starting) and (report.stage != QUIET_STAGE or bool(unready(report))))
+            or any(finding.level == "error" for finding in report.findings)
+        ),
+        Trouble.QUIET: report is not None and report.stage == QUIET_STAGE,
     }
     return tuple(trouble for trouble, is_so in signs.items() if is_so)

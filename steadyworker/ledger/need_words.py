@@ -11,14 +11,14 @@ import shlex
 from collections.abc import Sequence
 
 from steadyworker.ledger.base import Progress, Row, State
-from steadyworker.ledger.fleet import Trouble, WorkerNow
+from steadyworker.ledger.fleet import Trouble, WorkerNow, unready
 from steadyworker.ledger.hang import step_of
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow
 from steadyworker.ledger.lost import OVERDUE
 from steadyworker.text.redaction import redact
 from steadyworker.units import amount, count_text, span
 
-START_ONE = "start one with `steadyworker run`"
+START_ONE = "start one with `steadyworker run MODULE:CLASS`"
 """The remedy for a queue that no worker process consumes."""
 
 MAY_HANG = "may hang"
@@ -181,9 +181,10 @@ def trouble_clauses(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
             ]
         case Trouble.NOT_READY:
             errors = [found.text for found in report.findings if found.level == "error"] if report is not None else []
-            texts = [*(report.not_ready if report is not None else ()), *errors]
+            texts = [*(unready(report) if report is not None else ()), *errors]
         case Trouble.QUIET:
-            texts = ["receives no messages, by order: `kill -USR2` resumes it"]
+            pid = "" if report is None else f" {report.pid}"
+            texts = [f"starts no new jobs, by order: `kill -USR2{pid}` resumes it"]
     return texts
 
 

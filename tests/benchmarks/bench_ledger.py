@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from steadyworker.clock import SystemClock, Times
-from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, State
+from steadyworker.ledger.base import Claimed, JobFilter, JobId, KeptMessage, NeedsOf, State
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 
@@ -44,6 +44,9 @@ COPIES = """
 NUMBERS = count()
 
 
+NEEDS = NeedsOf(None, None, overdue=3600.0, lost=2, stalled=1800.0, dead=86_400.0)
+
+
 def main() -> int:
     """Measure and print."""
     kept = int(sys.argv[1]) if len(sys.argv) > 1 else KEPT
@@ -55,7 +58,7 @@ def main() -> int:
             f"a job, {SLOTS} in a turn": lambda each: jobs(each, SLOTS),
             "the search for orphans": lambda each: taken(lambda: each.orphans("shop", "exports", 60.0, 100)),
             "`jobs --state running`": lambda each: taken(lambda: list(each.jobs(JobFilter(states=(State.RUNNING,))))),
-            "`jobs --overdue`": lambda each: taken(lambda: list(each.jobs(JobFilter(late_by=3600.0)))),
+            "`jobs --overdue`": lambda each: taken(lambda: each.needing(NEEDS, 0, 500)),
         }
         found: dict[str, list[float]] = {}
         for name, work in works.items():

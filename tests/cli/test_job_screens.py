@@ -247,7 +247,7 @@ def test_a_job_of_a_lost_worker_process_needs_a_person_if_no_other_consumes_its_
     night.dead |= {"alive", "silent"}
     first, second, *_ = night.jobs(Wanted(states=frozenset((JobState.RUNNING,))))
     assert (first.need, second.need) == (Need.NO_WORKER, Need.NO_WORKER)
-    assert "no worker consumes this queue: start one with `steadyworker run`" in shown(night, 300)
+    assert "no worker consumes this queue: start one with `steadyworker run MODULE:CLASS`" in shown(night, 300)
 
 
 def test_a_job_that_waits_in_a_paused_queue_names_the_pause_and_its_remedy(night: Night) -> None:
@@ -271,7 +271,7 @@ def test_a_job_that_waits_in_a_paused_queue_names_the_pause_and_its_remedy(night
     night.dead |= {"alive", "silent"}
     (lost, *_) = night.jobs(Wanted(keys=("on-a-dead-worker",)))
     assert lost.need is Need.NO_WORKER
-    assert why(lost, 0.0) == f"no worker consumes this queue: start one with `steadyworker run`; {paused}"
+    assert why(lost, 0.0) == f"no worker consumes this queue: start one with `steadyworker run MODULE:CLASS`; {paused}"
 
 
 def test_no_message_of_a_paused_queue_counts_as_lost(night: Night) -> None:

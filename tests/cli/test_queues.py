@@ -47,7 +47,7 @@ def test_what_a_sender_left_is_shown_before_a_first_worker_runs(shell: Shell) ->
         assert shell("send", "app:Exports", '{"merchant": "m-17"}', "--key", key).code == 0
     (queue,) = shell("queues", "app:Exports", "--json").records
     assert (queue["queue"], queue["ready"], queue["dead"], queue["workers"]) == ("exports", 2, 0, 0)
-    assert "no worker consumes it: start one with `steadyworker run`" in shell("queues", "app:Exports").out
+    assert "no worker consumes it: start one with `steadyworker run MODULE:CLASS`" in shell("queues", "app:Exports").out
     assert not (shell.state / "ledger.db").exists()
 
 

@@ -54,13 +54,13 @@ def test_the_consumers_in_an_old_record_are_those_of_nobody_else(later: float) -
 def test_an_old_number_has_its_age_everywhere() -> None:
     queue = Queue(ready=1234)
     assert queue.texts() == [
-        "no worker: 1,234 messages ready, and no worker process consumes it: start one with `steadyworker run`."
+        "no worker: 1,234 messages ready, and no worker process consumes it: start one with `steadyworker run MODULE:CLASS`."
     ]
     assert "1,234 messages are ready." in queue.summary()
     queue.clock.advance(72000.0)
     assert queue.now().age == 72000.0
     assert queue.texts() == [
-        "no worker: 1,234 messages ready 20 h 00 min ago, and no worker process consumes it: start one with `steadyworker run`."
+        "no worker: 1,234 messages ready 20 h 00 min ago, and no worker process consumes it: start one with `steadyworker run MODULE:CLASS`."
     ]
     assert "1,234 messages were ready 20 h 00 min ago." in queue.summary()
 

@@ -166,7 +166,7 @@ OF_A_JOB: dict[str, tuple[str, Then | None, dict[str, str], str, str]] = {
     "replay": ("replay", None, {}, "replay", ""),
     "replay later": ("replay", None, {"delay": "1h"}, "replay", "in 3600 s"),
     "replay from the start": ("restart", None, {}, "replay", "from the start"),
-    "replay from the start, later": ("restart", None, {"delay": "90s"}, "replay", "in 90 s, from the start"),
+    "replay from the start, later": ("restart", None, {"delay": "90s"}, "replay", "in 90 s; from the start"),
     "drop": ("drop", None, {}, "drop", ""),
 }
 
@@ -177,6 +177,7 @@ def test_an_action_on_a_job(desk: Desk, name: str, script: bool) -> None:
     do, then, fields, what, detail = OF_A_JOB[name]
     desk.script = script
     desk.queues.dead("k-1") if then is None else desk.queues.job("k-1", then)
+    register(desk, "running")
     desk.open(desk.job_path())
     desk.use(do, fields)
     assert 'class="banner fine"' in desk.ends()
@@ -197,12 +198,13 @@ def test_an_action_on_many_jobs(desk: Desk, name: str, script: bool) -> None:
     for number in range(51):
         key = f"k-{number}"
         desk.queues.dead(key) if then is None else desk.queues.job(key, then)
+    register(desk, "running")
     desk.open("/failures" if then is not interrupt else "/")
     desk.click("a[href^='/choose']")
     desk.eventually(lambda: desk.node(f"details[id^='{do}-all-']"))
     desk.use(f"{do}-all", {**fields, "number": "51"})
     assert 'class="banner fine"' in desk.ends()
-    assert desk.log() == [(ANN, what, 51, detail.replace(", from", "; from"))]
+    assert desk.log() == [(ANN, what, 51, detail)]
     if do == "retry":
         keys = [each.headers[KEY] for each in desk.queues.received("exports", 51)]
         assert sorted(keys) == sorted(f"k-{number}" for number in range(51))

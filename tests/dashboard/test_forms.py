@@ -21,9 +21,11 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from msgspec import structs
 from starlette.routing import Route
 
 from steadyworker.actions.letters import LetterActions
+from steadyworker.adapter import Depth
 from steadyworker.backends.connections import Connections, JobQueue
 from steadyworker.backends.opening import open_ledger
 from steadyworker.config.resolve import Options, load
@@ -72,6 +74,7 @@ class Site:
         access = checked_access((), None, user_header, peers)
         self.app = application(ledger, access, clock=self.clock, acting=options, named=named)
         self.headers: dict[str, Any] = {}
+        self.consumed = True  # a worker process consumes the queue
 
     @property
     def namespace(self) -> str:
@@ -83,6 +86,8 @@ class Site:
 
     def get(self, path: str) -> Answered:
         self.clock.advance(1.0)  # a page is read again after a second
+        if self.consumed and (bound := [name for name, queue in self.ledger.bindings() if queue == "exports"]):
+            self.ledger.register("host/boot/9", "host", [registered_name(name, "exports") for name in bound])
         return request(self.app, path, **self.headers)
 
     def choose(self, path: str) -> str:
@@ -198,13 +203,39 @@ def test_a_retry_without_a_free_slot_names_what_it_waits_for(
     assert "Retry now" not in page
 
 
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "no worker"])
+@pytest.mark.parametrize("many_jobs", [True, False], ids=["many", "one"])
+@pytest.mark.parametrize("do", ["retry", "replay"])
+@ONE
+def test_an_action_names_what_keeps_its_jobs_from_running(
+    site: Site, queues: Queues, eventually: Eventually, do: str, *, many_jobs: bool, paused: bool
+) -> None:
+    if do == "retry":
+        queues.job("k-1", wait_for_retry(3600.0))
+    else:
+        queues.dead("k-1")
+    site.consumed = paused
+    if paused:
+        site.ledger.facts.pause(site.namespace, "exports", "ann", "the bank is closed")
+    why = "exports is paused by ann: the bank is closed"
+    if not paused:
+        why = "no worker process consumes exports: start one with steadyworker run MODULE:CLASS"
+    if many_jobs:
+        done = "sent again" if do == "retry" else "replayed"
+        assert many(site, site.choose("/choose"), do, eventually) == f"1 of 1 job {done}. They wait: {why}."
+    else:
+        done = "(retrying) is due now" if do == "retry" else "is replayed"
+        assert site.do(site.job_path("k-1"), do) == f"k-1 {done}, but {why}."
+    assert why.partition(" with ")[0] in site.get("/").words
+
+
 def test_a_retry_gets_a_new_time(site: Site, queues: Queues) -> None:
     queues.job("k-1", wait_for_retry(60.0))
     path = site.job_path("k-1")
     assert site.do(path, "reschedule", delay="2h") == "k-1 (retrying): due in 2 h 00 min."
     assert 7190 < site.row().due_in <= 7200
     refused = site.do(path, "reschedule", delay="soon")
-    assert refused.startswith("Nothing was done. Expected a delay")
+    assert refused.startswith("Nothing was done. Expected a time such as 90s, 2h or 1d")
     assert 7190 < site.row().due_in <= 7200
 
 
@@ -213,7 +244,8 @@ def test_a_dead_job_is_replayed(site: Site, queues: Queues, do: str, checkpoint:
     queues.dead("k-1")
     path = site.job_path("k-1")
     form = site.form(path, do)
-    assert site.do(path, do) == "k-1 is in exports again, in its next round."
+    begin = "from its last checkpoint" if do == "replay" else "from the start"
+    assert site.do(path, do) == f"k-1 runs again with the next free slot, {begin}."
     (delivery,) = queues.received("exports", 1)
     assert delivery.headers["sw-round"] == "1"
     row = site.ledger.read(JobId(site.namespace, "exports", "k-1", 1))
@@ -221,6 +253,17 @@ def test_a_dead_job_is_replayed(site: Site, queues: Queues, do: str, checkpoint:
     assert row.checkpoint == checkpoint
     assert "Nothing was done" in site.result(site.post(form).headers["location"])
     assert [(what, keys) for _, what, _, keys, _ in site.log()] == [("replay", ("k-1",))]
+
+
+@pytest.mark.parametrize(
+    ("do", "detail"), [("replay", "in 60 s"), ("restart", "in 60 s; from the start"), ("drop", "")]
+)
+@ONE
+def test_the_reason_of_an_action_on_a_dead_job_is_in_the_log(site: Site, queues: Queues, do: str, detail: str) -> None:
+    queues.dead("k-1")
+    site.do(site.job_path("k-1"), do, reason="the amount is right now", delay="" if do == "drop" else "60s")
+    ((*_, found),) = site.log()
+    assert found == "; ".join(filter(None, ("the amount is right now", detail)))
 
 
 def test_a_dead_job_is_dropped(site: Site, queues: Queues) -> None:
@@ -236,7 +279,7 @@ def test_an_action_on_a_dead_job_leaves_the_letter_of_another_payload(site: Site
     """Its sender has used the same key by mistake, and the letter is the only copy of its payload."""
     queues.dead("k-1")
     queues.conflict("k-1", b'{"merchant": "m-18"}')
-    assert site.do(site.job_path("k-1"), do).startswith("k-1 is ")
+    assert site.do(site.job_path("k-1"), do).startswith("k-1 runs again" if do == "replay" else "k-1 is ")
     (left,) = queues.received("exports.dead", 1)
     assert left.body == b'{"merchant": "m-18"}'
 
@@ -274,6 +317,45 @@ def test_a_worker_process_is_quiet_and_receives_messages_again(site: Site, queue
 
 
 @ONE
+def test_a_quiet_worker_process_is_an_order_and_needs_no_person(site: Site, queues: Queues) -> None:
+    queues.job("k-1", interrupt)
+    name = registered_name(site.namespace, "exports")
+    report = OwnerReport(
+        77,
+        "1.0",
+        1.0,
+        "quiet",
+        ready=False,
+        not_ready=("exports: stage: quiet.",),
+        queues={name: QueueReport(1, connected=True)},
+    )
+    site.ledger.register("owner-1", "host-1", [name], report)
+    found = site.get("/workers").words
+    assert "need a person" not in found
+    assert "host-1:77 quiet " in found
+    assert "Starts no new jobs, by order: Start new jobs again ends this." in found
+    assert "Nothing needs a person" in site.get("/").words
+
+
+@ONE
+def test_a_queue_whose_pause_has_ended_waits_for_no_worker_process(site: Site, queues: Queues) -> None:
+    """A process registers as a consumer again some seconds after the end of a pause."""
+    queues.job("k-1", interrupt)
+    name = registered_name(site.namespace, "exports")
+    report = OwnerReport(
+        77, "1.0", 1.0, "running", ready=True, queues={name: QueueReport(1, connected=True, paused=True)}
+    )
+    site.consumed = False
+    site.ledger.register("owner-1", "host-1", [f"{name} (quiet)"], report)
+    site.ledger.facts.record_depth(site.namespace, "exports", Depth(ready=3))
+    site.ledger.facts.pause(site.namespace, "exports", "ann", "")
+    site.do("/queues", "resume")
+    assert "no worker" not in site.get("/queues").words
+    site.ledger.register("owner-1", "host-1", [f"{name} (quiet)"], structs.replace(report, stage="quiet"))
+    assert "no worker process consumes it" in site.get("/queues").words
+
+
+@ONE
 def test_the_user_of_the_proxy_is_the_person_in_the_log(options: Options, queues: Queues) -> None:
     with closing(open_ledger(options)) as ledger:
         site = Site(options, ledger, user_header="X-User")
@@ -302,6 +384,25 @@ def test_a_job_of_another_broker_is_not_sent_to_this_broker(site: Site, queues: 
     assert found is not None
     assert found.due_in > 3500
     assert site.do("/job/other/exports/far", "cancel").startswith("far is cancelled")
+
+
+# --- A job by its key -----------------------------------------------------------------------------------------------------
+
+
+@ONE
+def test_a_key_leads_to_its_job(site: Site, queues: Queues) -> None:
+    queues.job("k-1", interrupt)
+    path = site.job_path("k-1")
+    assert 'action="/find"' in site.get("/").text
+    assert site.get("/find?key=+k-1").headers["location"] == path
+    for unknown in ("k-2", "", "k-1%2F.."):
+        answered = site.get(f"/find?key={unknown}")
+        assert (answered.status, "No job has this key" in answered.words) == (404, True)
+    site.ledger.bind("other", "exports", "elsewhere")
+    id = JobId("other", "exports", "k-1")
+    assert site.ledger.claim(Claimed(id, None, "o", 0, b"\1" * 32, Counters(), None, Began(1, "new"))) is not None
+    links = re.findall(r'href="(/job/[^"]*)"', site.get("/find?key=k-1").text)
+    assert sorted(links) == sorted([path, "/job/other/exports/k-1"])
 
 
 # --- What changes nothing -------------------------------------------------------------------------------------------------

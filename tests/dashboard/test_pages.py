@@ -170,7 +170,10 @@ def test_a_run_whose_worker_process_is_gone_for_long_needs_a_worker_process(fact
     facts.ledger.facts.resume("shop", "refunds")
     facts.clock.advance(2 * 3600.0)
     found = request(page, "/job/shop/exports/lost").words
-    assert "Its worker process is gone, and no other consumes this queue: start one with steadyworker run ." in found
+    assert (
+        "Its worker process is gone, and no other consumes this queue: start one with steadyworker run MODULE:CLASS ."
+        in found
+    )
     assert "Its message did not come" not in found
 
 

@@ -9,6 +9,7 @@ import pytest
 from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp
 
+from steadyworker.adapter import Depth
 from steadyworker.dashboard.access import checked_access
 from steadyworker.dashboard.application import application
 from steadyworker.dashboard.paging import ListPart, page_of, part_of, turned
@@ -89,7 +90,7 @@ def test_what_needs_a_person_is_counted_whole_and_shown_in_parts(facts: FleetOfF
     assert sorted(shown) == [f"dies-{number:02}" for number in range(30)]
 
 
-def test_an_attempt_names_its_number_and_why_it_began(facts: FleetOfFacts, page: ASGIApp) -> None:
+def test_an_attempt_after_the_first_names_its_number_and_why_it_began(facts: FleetOfFacts, page: ASGIApp) -> None:
     claim = Claimed(
         JobId("shop", "exports", "again"), None, "worker-0", 0, b"\1" * 32, Counters(), None, Began(1, "new")
     )
@@ -105,7 +106,7 @@ def test_an_attempt_names_its_number_and_why_it_began(facts: FleetOfFacts, page:
     facts.run("first", "new", None, None, seconds=0)
     words = request(page).words
     assert "alive run 3, taken over from a lost worker process 1 failed attempt" in words
-    assert "run 1, its first message" in words
+    assert "first message" not in words
 
 
 def test_causes_and_actions_have_parts(facts: FleetOfFacts, page: ASGIApp) -> None:
@@ -157,6 +158,20 @@ def test_many_dead_worker_processes_of_one_host_are_one_notice(facts: FleetOfFac
     words = request(page).words
     assert "7 things need a person" in words
     assert "gone 37 worker processes on host-a Gone since 10:24; of host-a:0: Died 2 min 00 s ago" in words
+
+
+def test_a_dead_worker_process_and_the_messages_of_its_queue_are_one_notice(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.ledger.bind("shop", "alone", "shop")
+    report = OwnerReport(
+        7, "1.4.0", facts.began, "running", ready=True, queues={"shop/alone": QueueReport(1, connected=True)}
+    )
+    facts.ledger.register("worker-alone", "host-alone", ["shop/alone"], report)
+    facts.pass_time(120.0)
+    facts.ledger.facts.record_depth("shop", "alone", Depth(ready=2))
+    words = request(page).words
+    died = "Died 2 min 00 s ago; no other worker consumes alone: read its log, and start it again. 2 messages wait."
+    assert f"gone host-alone:7 {died}" in words
+    assert "no worker alone" not in words
 
 
 def test_of_300_worker_processes_no_page_is_large(facts: FleetOfFacts) -> None:

@@ -142,8 +142,8 @@ def test_a_read_that_began_before_an_action_does_not_count_as_new(
     assert bench.reads == ["page", "page"]
 
 
-@pytest.mark.parametrize(("cost", "serves"), [(0.0, 0.0), (0.0125, 5.0), (3.0, LONGEST)])
-def test_a_slow_read_serves_for_four_hundred_times_its_cost(
+@pytest.mark.parametrize(("cost", "serves"), [(0.0, 0.0), (0.0125, 12.5), (3.0, LONGEST)])
+def test_a_slow_read_serves_for_a_thousand_times_its_cost(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, cost: float, serves: float
 ) -> None:
     reads: list[float] = []

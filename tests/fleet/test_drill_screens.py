@@ -150,7 +150,7 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
     fifth.signal_all(signal.SIGKILL)
     has_needs(stage, NEEDS | {"lost": "no worker", "busy": "no worker"})
     has_troubles(stage, TROUBLES | {"host-5": ["gone"]})
-    start = "start one with `steadyworker run`"
+    start = "start one with `steadyworker run MODULE:CLASS`"
     assert_lines(screen(stage, "jobs"), *(rf"reports +{key} +gone .*: {start}" for key in ("lost", "busy")))
     waits(stage, "reports", consumers=0)
     assert_lines(screen(stage, "queues"), rf"\S+ +reports +\d .* 0 +no worker consumes it: {start}")

@@ -15,7 +15,7 @@ from steadyworker.cli import actions, job_lines, queues, workers
 from steadyworker.cli.output import ago
 from steadyworker.cli.paused import pause_texts
 from steadyworker.cli.story_lines import story_lines
-from steadyworker.dashboard.notices import queue_notices, troubles_of
+from steadyworker.dashboard.notices import needs_person, queue_notices
 from steadyworker.dashboard.queues import queue_lines
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger import fleet
@@ -196,7 +196,7 @@ def _needs_person(row: Value, now: float) -> bool:
         case QueueNow():
             return any(queue_notices([row]))
         case WorkerNow():
-            return bool(troubles_of(row, now))
+            return needs_person(row, now)
         case Action():
             return False
 
