@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from steadyworker.backends.waiting import RECENT, QueueNow
 from steadyworker.dashboard.addresses import job_path
+from steadyworker.dashboard.causes import Cause
 from steadyworker.dashboard.job_line import why_text
 from steadyworker.ledger.base import Row
 from steadyworker.ledger.fleet import Trouble, WorkerNow
@@ -28,6 +29,7 @@ from steadyworker.ledger.need_words import (
     sentence,
     trouble_clauses,
 )
+from steadyworker.outcome import JobState
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
 
@@ -67,6 +69,7 @@ class Notice(Struct, frozen=True):
         text: Why it needs a person, and the remedy; a part in backticks is a command.
         explain: The entry of the catalogue; empty if there is none.
         row: The job; None for a worker process, a queue, and several jobs.
+        act: For several jobs, the text and the address of a link to act on all of them; otherwise None.
     """
 
     level: str
@@ -77,6 +80,7 @@ class Notice(Struct, frozen=True):
     text: str
     explain: str = ""
     row: Row | None = None
+    act: tuple[str, str] | None = None
 
 
 def helpful(text: str, row: Row, offers: Sequence[Button]) -> tuple[str, Sequence[Button]]:
@@ -103,27 +107,47 @@ def job_notice(job: ListedJob, now: float) -> Notice:
     return Notice(level, kind, id.key, id.queue, path, need_text(job, now), explain, job.row)
 
 
-def dead_notices(jobs: Sequence[ListedJob], number: int, now: float) -> list[Notice]:
-    """Return the notices about dead jobs, newest first; many of one queue and one cause are one notice, and `number` counts all."""
-    causes: dict[tuple[str, str, str], list[ListedJob]] = {}
-    for job in jobs:
-        id = job.row.id
-        causes.setdefault((id.namespace, id.queue, job.row.error_class or job.row.reason), []).append(job)
+def dead_notices(found: Sequence[tuple[ListedJob, Cause]], number: int, now: float) -> list[Notice]:
+    """
+    Return the notices about dead jobs, each with its cause, the newest first; `number` counts all dead jobs.
+
+    Many jobs of one cause are one notice; the cause with the most jobs comes first, and the last notice counts what has none.
+    """
+    causes: dict[Cause, list[ListedJob]] = {}
+    for job, cause in found:
+        causes.setdefault(cause, []).append(job)
+    order = sorted(causes.items(), key=lambda each: -len(each[1]))
     notices = []
-    for (namespace, queue, _), alike in list(causes.items())[:MOST_CAUSES]:
-        number -= len(alike)
-        if len(alike) <= MOST_OF_A_CAUSE:
+    for cause, alike in order[:MOST_CAUSES]:
+        if len(alike) > MOST_OF_A_CAUSE:
+            notices.append(_cause_notice(cause, alike, now))
+        else:
             notices += [job_notice(job, now) for job in alike]
-            continue
-        newest = alike[0].row
-        when = f", {span(now - newest.ended_at)} ago" if newest.ended_at is not None else ""
-        text = redact(f"The latest is {newest.id.key}{when}: {why_text(alike[0])}.")
-        path = f"/failures?{urlencode({'broker': namespace, 'queue': queue}, errors='surrogatepass')}"
-        notices.append(Notice("error", Need.DEAD.value, count_text(len(alike), "job"), queue, path, text))
-    if number:
-        text = "They are older, or have other causes."
-        notices.append(Notice("error", Need.DEAD.value, count_text(number, "other job"), "", "/failures", text))
+    hidden = number - sum(len(alike) for _, alike in order[:MOST_CAUSES])
+    if hidden:
+        notices.append(_others_notice(hidden, order[MOST_CAUSES:], number - len(found)))
     return notices
+
+
+def _cause_notice(cause: Cause, alike: Sequence[ListedJob], now: float) -> Notice:
+    newest, number = alike[0].row, len(alike)
+    when = f", {span(now - newest.ended_at)} ago" if newest.ended_at is not None else ""
+    text = redact(f"{cause.text}. The latest is {newest.id.key}{when}: {why_text(alike[0])}.")
+    of_queue = {"broker": cause.namespace, "queue": cause.queue}
+    path = f"/failures?{urlencode(of_queue, errors='surrogatepass')}#cause-{cause.name}"
+    chosen = urlencode(of_queue | {"state": JobState.DEAD.value, "cause": cause.name}, errors="surrogatepass")
+    act = (f"Replay or drop these {number:,} …", f"/choose?{chosen}")
+    return Notice("error", Need.DEAD.value, count_text(number, "job"), cause.queue, path, text, act=act)
+
+
+def _others_notice(number: int, order: Sequence[tuple[Cause, Sequence[ListedJob]]], unread: int) -> Notice:
+    """Return the notice about dead jobs without a notice of their own: `order` has their causes, the largest first."""
+    text = f"{count_text(unread, 'older job')} of any cause. " if unread else ""
+    if order:
+        cause, alike = order[0]
+        largest = redact(f"{cause.text} in {cause.queue}, {count_text(len(alike), 'job')}")
+        text += f"{count_text(len(order), 'other cause')}; the largest: {largest}."
+    return Notice("error", Need.DEAD.value, count_text(number, "other job"), "", "/failures", text.strip())
 
 
 def need_text(job: ListedJob, now: float) -> str:

@@ -1,8 +1,8 @@
 """
 The order of a listing of jobs, the state of each job's worker process, and what a job needs; for people.
 
-A listing begins with the jobs that need a person, so an operator need only read its first page.
-Then come running jobs, jobs that wait for a retry, snoozed jobs, interrupted jobs, and jobs that have ended.
+A listing begins with the jobs that need a person, except the dead ones, so an operator need only read its first page.
+Then come running jobs, those that died within the last day, jobs that wait for a retry, snoozed jobs, interrupted jobs, and jobs that have ended.
 Each group is newest first; if the job of a key has ended in several rounds, the group has only the last round.
 Each group is one query, which reads a page at a time, so a listing of fifty jobs is as fast with a million rows.
 Nothing here decides which process runs a job.
@@ -10,10 +10,12 @@ Nothing here decides which process runs a job.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain, islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,6 +52,9 @@ SILENT_RENEWALS = 2
 
 AT_ONCE = 500
 """The number of jobs that need a person which a listing reads at once."""
+
+FEW = 3
+"""The number of dead jobs of one queue and one reason that a short listing has."""
 
 _LATE = (Need.STRANDED, Need.OVERDUE)
 _NEEDLESS = frozenset({JobState.DONE, JobState.CANCEL_WAITING})
@@ -190,9 +195,15 @@ class Listing:
         wanted: Which jobs.
         now: The wall clock.
         times: Lease and margin of the worker processes.
+        few_dead: Of the jobs that died within the last day, list at most `FEW` for each reason of the newest `AT_ONCE`.
     """
 
-    def __init__(self, ledger: Ledger, wanted: Wanted, now: float, times: Times | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, wanted: Wanted, now: float, times: Times | None = None, *, few_dead: bool = False
+    ) -> None:
+        self.left_out = 0
+        """The number of dead jobs that `jobs` has left out, as soon as it has yielded the other dead jobs."""
+        self._few_dead = few_dead
         self._ledger = ledger
         self._wanted = wanted
         self._now = now
@@ -226,6 +237,15 @@ class Listing:
     def needing(self, offset: int, limit: int) -> ListedPart:
         """Return a part of the jobs of these queues that need a person, whatever the other conditions are, the most urgent first."""
         return self._part(self._ledger.needing(self._needs, offset, limit))
+
+    def count_dead(self) -> int:
+        """Return the number of dead jobs of these queues that need a person."""
+        part = self.needing(0, AT_ONCE)
+        others = sum(job.need is not Need.DEAD for job in part.jobs)
+        while others == part.offset + len(part.jobs) < part.number:
+            part = self.needing(others, AT_ONCE)
+            others += sum(job.need is not Need.DEAD for job in part.jobs)
+        return part.number - others
 
     def running(self, offset: int, limit: int) -> ListedPart:
         """Return a part of the jobs of these queues that run: first those that may hang, then others in need, then the newest."""
@@ -277,7 +297,8 @@ class Listing:
             ended = replace(self._wanted.query(State.DONE, State.DEAD), last=True)
             for query in (self._wanted.query(State.INTERRUPTED), ended):
                 for row, progress in self._ledger.jobs(query):
-                    if self._wanted.fits(row) and row.id not in listed:
+                    known = row.id in listed or (self._few_dead and self._need_of_last(row) is Need.DEAD)
+                    if self._wanted.fits(row) and not known:
                         yield self._job(row, progress)
 
     def _of_keys(self, keys: Collection[str]) -> Iterator[ListedJob]:
@@ -296,16 +317,32 @@ class Listing:
                         yield self._job(row, progress, need)
 
     def _ordered(self) -> Iterator[ListedJob]:
-        """Yield the jobs that need a person, then those that run or wait; a job can come twice."""
-        yield from self._in_need()
+        """Yield the jobs that need a person, then those that run, are dead or wait; a job can come twice."""
+        needs, dead = self._in_need(), None
+        for job in needs:
+            if job.need is Need.DEAD:
+                dead = job
+                break
+            yield job
         if self._wanted.overdue:
             return
         wanted, read = self._wanted, self._ledger.jobs
         for row, progress in read(wanted.query(State.RUNNING)):
             yield self._job(row, progress)
+        if dead is not None:
+            yield from self._few(chain([dead], needs)) if self._few_dead else chain([dead], needs)
         for snoozed in (False, True):
             for row, progress in read(replace(wanted.query(*_WAITING), snoozed=snoozed)):
                 yield self._job(row, progress)
+
+    def _few(self, dead: Iterator[ListedJob]) -> Iterator[ListedJob]:
+        seen: Counter[tuple[str, str, str]] = Counter()
+        for job in islice(dead, AT_ONCE):
+            id = job.row.id
+            seen[id.namespace, id.queue, kind_of(job.row)] += 1
+            if seen[id.namespace, id.queue, kind_of(job.row)] <= FEW:
+                yield job
+        self.left_out = self.count_dead() - sum(min(FEW, number) for number in seen.values())
 
     def _in_need(self) -> Iterator[ListedJob]:
         """Yield the jobs that need a person, the most urgent first; read no more of them than can fit."""
@@ -363,6 +400,14 @@ class Listing:
             return Need.DEAD if row.ended_at is None or row.ended_at >= self._now - DAY else None
         ended = row.state in (State.DONE, State.DEAD) or row.job_state is JobState.CANCELLED
         return Need.CRASHING if not ended and row.counters.crashes + row.counters.losses >= CRASHES else None
+
+
+_VARIES = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|[\w.@+-]*\d[\w.@+-]*""")
+
+
+def kind_of(row: Row) -> str:
+    """Return the class of a failure; without one, its reason without what varies: the key, quoted parts, and words with digits."""
+    return row.error_class or _VARIES.sub("…", row.reason.replace(row.id.key, "…"))
 
 
 def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times, *, paused: bool = False) -> OwnerNow | None:
