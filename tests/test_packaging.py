@@ -175,7 +175,7 @@ def test_the_dashboard_is_drawn_by_the_wheel_alone(installed: Path, names: list[
         "from steadyworker.dashboard import app\n"
         "print(sum(isinstance(route, Route) for route in app(ledger='sqlite:none.db').routes))",
     )
-    assert drawn == "12"
+    assert drawn == "13"
 
 
 def test_top_prints_its_tables_by_the_wheel_and_without_its_extra(installed: Path) -> None:

@@ -168,9 +168,10 @@ def test_a_screen_reader_has_a_name_for_everything(browser: Browser, url: str, n
 def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) -> None:
     browser.open(url)
     reached = []
-    for _ in range(11):
+    for _ in range(12):
         browser.press("Tab")
-        reached.append(browser.run("document.activeElement.textContent.trim()"))
+        named = "document.activeElement.textContent.trim() || document.activeElement.ariaLabel"
+        reached.append(browser.run(named))
         assert browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     assert reached == [
         "Skip to the content",
@@ -181,6 +182,7 @@ def test_the_keyboard_reaches_each_page_and_a_job(browser: Browser, url: str) ->
         "Workers",
         "Warnings",
         "Actions",
+        "Key of a job",
         "Stop refreshing",
         "crashing",
         "stuck",

@@ -283,8 +283,9 @@ def test_a_waiting_job_names_what_it_waits_for(facts: FleetOfFacts, page: ASGIAp
     assert "Its queue is paused by ann@desk: steadyworker resume exports ends the pause." in words(page, "waits")
     facts.ledger.facts.resume("shop", "exports")
     facts.clock.advance(200.0)  # no worker process renews
-    assert "It cannot go on: no worker process consumes its queue. Start one with steadyworker run ." in words(
-        page, "waits"
+    assert (
+        "It cannot go on: no worker process consumes its queue. Start one with steadyworker run MODULE:CLASS ."
+        in words(page, "waits")
     )
 
 

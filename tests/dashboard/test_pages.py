@@ -88,7 +88,7 @@ def test_what_needs_a_person_stands_first(page: ASGIApp) -> None:
     words = request(page).words
     for text in (
         "8 things need a person",
-        "4 jobs run; 9 worker processes live; 40 messages are ready, the oldest for 30 min 00 s.",
+        "4 jobs run; 9 worker processes live; 40 messages are ready, the oldest for 30 min 00 s; refunds is paused by ann@desk.",
         "dead failed in exports Failed for good 30 s ago: gave up: ValueError: cannot reach amqp://app:***@broker/: no such merchant. steadyworker dead replay exports failed runs it again.",
         "gone host-4:4004 Died 15 s ago; another takes over its 1 job: read its log, and start it again.",
         "crash loop host-3:4003 Crash loop: 2 predecessors died within an hour: read the log of the last one, host-3:300.",
@@ -144,7 +144,10 @@ def test_a_queue_whose_slots_are_all_busy_shows_what_waits(facts: FleetOfFacts, 
         report = OwnerReport(4000 + number, "1.4.0", facts.began, "running", ready=True, queues=queues)
         facts.ledger.register(owner, host, [EXPORTS], report)
     full = "because all its 9 slots are busy"
-    assert f"5 messages are ready, the oldest for 8 min 56 s in exports, {full}." in request(page).words
+    assert (
+        f"5 messages are ready, the oldest for 8 min 56 s in exports, {full}; refunds is paused by"
+        in request(page).words
+    )
     waits = "waiting 5 messages ready, the oldest for 8 min 56 s; all its 9 slots are busy."
     assert waits in request(page, "/queues").words
     facts.ledger.facts.pause("shop", "exports", "ann@desk", "")
@@ -156,7 +159,7 @@ def test_with_forms_a_notice_has_the_button_in_place_of_the_command(facts: Fleet
     acting = load({"state_dir": "/nothing"}, {}, Path("/"))
     answered = request(application(facts.ledger, checked_access(), clock=facts.clock, acting=acting))
     assert "but its worker process lives. Cancel ends it. Cancel stuck Reason" in answered.words
-    assert "no such merchant. Replay runs it again. Replay failed In" in answered.words
+    assert "no such merchant. Replay runs it again. Replay failed Start after" in answered.words
     assert sorted(re.findall('name="act" value="([a-z]+) ', answered.text)) == ["cancel", "cancel", "replay"]
     job = request(
         application(facts.ledger, checked_access(), clock=facts.clock, acting=acting), "/job/shop/exports/stuck"
