@@ -132,7 +132,8 @@ def dead_notices(found: Sequence[tuple[ListedJob, Cause]], number: int, now: flo
 def _cause_notice(cause: Cause, alike: Sequence[ListedJob], now: float) -> Notice:
     newest, number = alike[0].row, len(alike)
     when = f", {span(now - newest.ended_at)} ago" if newest.ended_at is not None else ""
-    text = redact(f"{cause.text}. The latest is {newest.id.key}{when}: {why_text(alike[0])}.")
+    where = f"{cause.text}. " if cause.path else ""
+    text = redact(f"{where}The latest is {newest.id.key}{when}: {why_text(alike[0])}.")
     of_queue = {"broker": cause.namespace, "queue": cause.queue}
     path = f"/failures?{urlencode(of_queue, errors='surrogatepass')}#cause-{cause.name}"
     chosen = urlencode(of_queue | {"state": JobState.DEAD.value, "cause": cause.name}, errors="surrogatepass")

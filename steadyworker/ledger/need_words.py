@@ -138,8 +138,8 @@ def remedy_clause(job: ListedJob) -> str:
             return f"`steadyworker cancel {named}` ends it"
         case Need.STUCK:
             goes_on = "runs it from the start" if job.row.checkpoint is None else "continues it at its last checkpoint"
-            ends = f"`steadyworker cancel {named}` ends the run. It becomes a dead letter"
-            return f"{ends}; `steadyworker dead replay {named}` {goes_on}"
+            ends = f"`steadyworker cancel {named}` ends the run; the job becomes a dead letter"
+            return f"{ends}, and `steadyworker dead replay {named}` {goes_on}"
         case Need.OVERDUE if not job.unsure and job.orphan is None and job.owner is None and job.pause is None:
             return f"`steadyworker retry {named}` sends its message again"
         case _:

@@ -50,6 +50,22 @@ def test_without_jobs_prints_the_ledger_that_was_read(shell: Shell, queues: Queu
     assert "ledger.db" in done.err
 
 
+def test_many_dead_jobs_of_one_reason_hide_no_run(shell: Shell, queues: Queues) -> None:
+    queues.job("runs")
+    for number in range(8):
+        verdict = Verdict(Moving.DEAD, f"no such merchant: m-{number}", Counters())
+        queues.job(
+            f"m-{number}",
+            lambda ledger, row, verdict=verdict: ledger.moving(row.token, verdict) and ledger.moved(row.token),
+        )
+    done = shell("jobs")
+    assert [line.split()[1] for line in done.out.splitlines()[1:]] == ["runs", "m-7", "m-6", "m-5"]
+    assert done.err == "5 more dead jobs with the same reasons or older; --state dead for all\n"
+    assert len(shell("jobs", "--limit", "0").out.splitlines()) == 10
+    assert len(shell("jobs", "--state", "dead", "--json").records) == 8
+    assert len(shell("jobs", "--json").records) == 9
+
+
 def test_a_cancel_without_a_job_has_a_state_of_its_own_and_is_listed_on_request(shell: Shell, queues: Queues) -> None:
     queues.job("k-1", lambda ledger, row: ledger.done(row.token))
     assert shell("cancel", "exports", "k-2", "--reason", "wrong month").code == 0

@@ -43,11 +43,10 @@ from tests.support.ledgers import make_ledger
 
 RUNNING_80 = """\
  1 Running   2 Queues   3 Workers   4 Failures   5 Actions
-6 jobs listed, 4 running, 3 need a person
+4 running, 1 waiting, 1 dead, 2 need a person
   KEY       STATE     ATTEMPTS  PROGRESS         ELAPSED  WHY
   crashing  retrying         0                         –  2 crashes; due in 9 …
-  stuck     running          0  10% 10/100…  41 min 30 s  no progress for half…
-  failed    dead             0                       0 s  gave up: ValueError:…
+  stuck     may hang         0  10% 10/100…  41 min 30 s  no progress for 41 m…
   lost      gone             0                      30 s  taken over by anothe…
   well      running          0  50% 50/100…   1 min 30 s  about 4 min 30 s left
   detached  running          0               41 min 30 s  its worker has no co…
@@ -91,18 +90,18 @@ KEYS: list[tuple[str, str]] = [
     ("end up x", "* well  "),
     ("l x", "* detached  "),
     ("l h x", "* crashing  "),
-    ("x x x", "6 jobs listed, 4 running, 3 need a person; 3 selected\n"),
-    ("x up x", "6 jobs listed, 4 running, 3 need a person\n"),
-    ("A", "6 selected\n"),
-    ("A A", "6 jobs listed, 4 running, 3 need a person\n"),
+    ("x x x", "4 running, 1 waiting, 1 dead, 2 need a person; 3 selected\n"),
+    ("x up x", "4 running, 1 waiting, 1 dead, 2 need a person\n"),
+    ("A", "5 selected\n"),
+    ("A A", "4 running, 1 waiting, 1 dead, 2 need a person\n"),
     ("p", "; the refresh is stopped: p resumes it\n"),
-    ("p p", "6 jobs listed, 4 running, 3 need a person\n"),
-    ("slash s t u c enter", "1 job listed, 1 running, 1 needs a person; only with 'stuc'\n"),
-    ("slash e x p o r t s enter", "6 jobs listed, 4 running, 3 need a person; only with 'exports'\n"),
-    ("slash s t u c enter slash ctrl+u enter", "6 jobs listed, 4 running, 3 need a person\n"),
-    ("slash q escape", "6 jobs listed, 4 running, 3 need a person\n"),
+    ("p p", "4 running, 1 waiting, 1 dead, 2 need a person\n"),
+    ("slash s t u c enter", "1 job, 1 needs a person; only with 'stuc'\n"),
+    ("slash e x p o r t s enter", "4 running, 1 waiting, 1 dead, 2 need a person; only with 'exports'\n"),
+    ("slash s t u c enter slash ctrl+u enter", "4 running, 1 waiting, 1 dead, 2 need a person\n"),
+    ("slash q escape", "4 running, 1 waiting, 1 dead, 2 need a person\n"),
     ("3 slash H O S T minus 4 enter", "1 worker process, 1 needs a person; only with 'HOST-4'\n"),
-    ("j enter", "stuck in exports: running\n  0 attempts, 0 crashes, 0 losses; 41 min 30 s in all\n"),
+    ("j enter", "stuck in exports: may hang\n  0 attempts, 0 crashes, 0 losses; 41 min 30 s in all\n"),
     ("j enter escape", RUNNING_80),
     ("2 enter", "exports of shop\n3 consumers that no worker of this ledger explains;"),
     ("3 enter", "host-4\n4004\nexports, refunds\n"),
@@ -391,7 +390,7 @@ def test_an_action_that_goes_on_is_neither_left_nor_joined_by_another(
         return obey(*arguments)
 
     async def steps(pilot: Pilot[None]) -> None:
-        await shown(pilot, "1 job listed, 0 running\n")
+        await shown(pilot, "0 running, 1 waiting, 0 dead\n")
         await pilot.press("c", "enter", *"yes", "enter")
         await shown(pilot, "Cancel: goes on…")
         await pilot.press("q")
@@ -431,7 +430,7 @@ def test_once_prints_each_table_without_a_terminal(state: Queues, tmp_path: Path
     assert done.exit_code == 0, done.output
     heads = [line for line in done.stdout.splitlines() if re.match("[A-Z]+: ", line)]
     assert heads == [
-        "RUNNING: 1 job listed, 1 running",
+        "RUNNING: 1 running, 0 waiting, 0 dead",
         "QUEUES: 1 queue",
         "WORKERS: 0 worker processes",
         "FAILURES: 0 failed jobs",
@@ -456,7 +455,10 @@ def test_a_table_has_at_most_200_rows_and_names_the_fact(state: Queues, tmp_path
     for number in range(MOST_ROWS + 1):
         state.job(f"m-{number}", keep=False)
     arguments = ["--state-dir", str(Shell(tmp_path).state)]
-    assert "RUNNING: the first 200 jobs" in CliRunner().invoke(verbs, ["top", "--once", *arguments]).stdout
+    assert (
+        "RUNNING: 201 running, 0 waiting, 0 dead; the first 200 jobs"
+        in CliRunner().invoke(verbs, ["top", "--once", *arguments]).stdout
+    )
     found = json.loads(CliRunner().invoke(verbs, ["top", "--json", *arguments]).stdout)
     assert (found["more"], len(found["running"])) == (["running"], MOST_ROWS)
 
