@@ -404,10 +404,14 @@ class Listing:
 
 _VARIES = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|[\w.@+-]*\d[\w.@+-]*""")
 
+_LONG_KEY = 4
+"""The number of characters from which a key in a reason is the key, and no part of a word."""
+
 
 def kind_of(row: Row) -> str:
     """Return the class of a failure; without one, its reason without what varies: the key, quoted parts, and words with digits."""
-    return row.error_class or _VARIES.sub("…", row.reason.replace(row.id.key, "…"))
+    key, reason = row.id.key, row.reason
+    return row.error_class or _VARIES.sub("…", reason.replace(key, "…") if len(key) >= _LONG_KEY else reason)
 
 
 def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times, *, paused: bool = False) -> OwnerNow | None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Need, NeedsOf, Progress
+from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Ledger, Need, NeedsOf, Progress, Row
 from steadyworker.ledger.hang import STUCK_AFTER, is_silent, longest_silence
 from steadyworker.ledger.listing import Listing, Wanted
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
-from tests.ledger.pgkit import Schemas
+from tests.ledger.pgkit import Admin, Open
 
 Sample = tuple[float, float | None]
 """The seconds since the start of the run, and what is done."""
@@ -42,6 +42,13 @@ RULE: list[tuple[list[Sample], float | None, float]] = [
 """The samples of a run, its total, and the longest silence after the last of them that is usual."""
 
 NEEDS = NeedsOf(None, None, overdue=1e6, lost=9, stalled=STUCK_AFTER, dead=1e6)
+
+
+def claimed(ledger: Ledger, key: str) -> Row:
+    id, message = JobId("shop", "exports", key), KeptMessage(b"", b"")
+    row = ledger.claim(Claimed(id, None, "me", 0, b"\1" * 32, Counters(), message))
+    assert row is not None
+    return row
 
 
 def before_of(samples: list[Sample]) -> Sample | None:
@@ -74,19 +81,9 @@ def test_each_ledger_has_this_rule(kind: type[MemoryLedger | SqliteLedger], tmp_
         else MemoryLedger(clock, Times())
     )
     with closing(ledger):
+        ledger.bind("shop", "exports", "shop")
         for number, (samples, total, _) in enumerate(RULE):
-            row = ledger.claim(
-                Claimed(
-                    JobId("shop", "exports", f"k-{number}"),
-                    None,
-                    "me",
-                    0,
-                    b"\1" * 32,
-                    Counters(),
-                    KeptMessage(b"", b""),
-                )
-            )
-            assert row is not None
+            row = claimed(ledger, f"k-{number}")
             start = row.started_at or 0.0
             for at, done in samples:
                 ledger.progress(row.token, Progress(done, total, "", start + at))
@@ -115,31 +112,18 @@ def test_each_ledger_has_this_rule(kind: type[MemoryLedger | SqliteLedger], tmp_
             } == hung
 
 
-def test_postgresql_has_this_rule(database: str, tmp_path: Path) -> None:
+def test_postgresql_has_this_rule(opened: Open, admin: Admin) -> None:
     """Its clock is the server's, so the start and the samples lie as far in the past as the test needs."""
-    with closing(Schemas(database, commit="off")) as schemas, closing(schemas.ledger(tmp_path)) as ledger:
-        for number, (samples, total, expected) in enumerate(RULE):
-            for kind, more in (("usual", -2.0), ("hung", 2.0)):
-                row = ledger.claim(
-                    Claimed(
-                        JobId("shop", "exports", f"{kind}-{number}"),
-                        None,
-                        "me",
-                        0,
-                        b"\1" * 32,
-                        Counters(),
-                        KeptMessage(b"", b""),
-                    )
-                )
-                assert row is not None
-                past = samples[-1][0] + expected + more
-                for at, done in samples:
-                    ledger.progress(row.token, Progress(done, total, "", (row.started_at or 0.0) + at - past))
-                schemas.admin.execute(
-                    "UPDATE steadyworker_jobs SET started_at = started_at - make_interval(secs => %s) WHERE key = %s",
-                    [past, row.id.key],
-                )
-        expected_keys = {f"hung-{number}" for number in range(len(RULE))}
-        page = ledger.running(NEEDS, 0, 99)
-        assert {row.id.key for row, _, need in page.jobs if need is Need.STUCK} == expected_keys
-        assert {key for held in ledger.held(STUCK_AFTER) for key in held.stalled} == expected_keys
+    ledger = opened(times=Times())
+    for number, (samples, total, expected) in enumerate(RULE):
+        for kind, more in (("usual", -5.0), ("hung", 2.0)):
+            row = claimed(ledger, f"{kind}-{number}")
+            past = samples[-1][0] + expected + more
+            for at, done in samples:
+                ledger.progress(row.token, Progress(done, total, "", (row.started_at or 0.0) + at - past))
+            earlier = "UPDATE steadyworker_jobs SET started_at = started_at - make_interval(secs => %s) WHERE key = %s"
+            admin.execute(earlier, [past, row.id.key])
+    hung = {f"hung-{number}" for number in range(len(RULE))}
+    for page in (ledger.running(NEEDS, 0, 99), ledger.needing(NEEDS, 0, 99)):
+        assert {row.id.key for row, _, need in page.jobs if need is Need.STUCK} == hung
+    assert {key for held in ledger.held(STUCK_AFTER) for key in held.stalled} == hung
