@@ -111,13 +111,12 @@ def _queue_of(job: ListedJob) -> tuple[str, str]:
 
 def _needs(once: ReadOnce, listing: Listing, page: int, now: float) -> tuple[int, ListPart[Notice]]:
     """Return the number of all jobs that need a person, and a part of their notices; the dead come last, at the end of the last part."""
-    part = listing.needing((page - 1) * MOST_NOTICES, MOST_NOTICES)
-    notices = [job_notice(job, now) for job in part.jobs if job.need is not Need.DEAD]
+    part = listing.needing((page - 1) * MOST_NOTICES, MOST_NOTICES + MOST_DEAD)
+    notices = [job_notice(job, now) for job in part.jobs[:MOST_NOTICES] if job.need is not Need.DEAD]
     number = part.number
-    if len(notices) < len(part.jobs):
+    if len(notices) < len(part.jobs[:MOST_NOTICES]):
         first = part.offset + len(notices)
-        whole = part if part.offset + len(part.jobs) >= number else listing.needing(first, MOST_DEAD)
-        jobs = [job for job in whole.jobs if job.need is Need.DEAD]
+        jobs = part.jobs[len(notices) :][:MOST_DEAD]
         rows = [job.row for job in jobs]
         # Causes do not change, so jobs that are still the same are not read again.
         causes = once.slowly(tuple(row.id for row in rows), lambda: causes_of(once.as_ledger, rows))

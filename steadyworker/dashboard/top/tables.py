@@ -86,7 +86,8 @@ class TopTable(Struct, frozen=True):
         if self.counts is not None:
             running, waiting, dead = self.counts
             listed = f"; {count}" if self.more else ""
-            count = f"{running:,} running, {waiting:,} waiting, {dead:,} dead{listed}"
+            runs, waits = "runs" if running == 1 else "run", "waits" if waiting == 1 else "wait"
+            count = f"{running:,} {runs}, {waiting:,} {waits}, {dead:,} dead{listed}"
         needs = sum(_needs_person(row, self.now) for row in self.rows)
         return f"{count}, {needs} {'needs' if needs == 1 else 'need'} a person" if needs else count
 
@@ -110,12 +111,15 @@ class TopTable(Struct, frozen=True):
         return [_record(row, self.now) for row in self.rows]
 
 
-def read_table(once: ReadOnce, now: float, tab: Tab, namespace: str | None, text: str = "") -> TopTable:
-    """Read a table: all rows, or only those with this text; the case does not matter."""
+def read_table(
+    once: ReadOnce, now: float, tab: Tab, namespace: str | None, text: str = "", *, few_dead: bool = False
+) -> TopTable:
+    """Read a table: all rows, or only those with this text, whose case does not matter; `few_dead` is that of `Listing`."""
     ledger = once.as_ledger
     found: Iterator[Value]
     notes: list[str] = []
     counts: tuple[int, int, int] | None = None
+    listing: Listing | None = None
     match tab:
         case Tab.RUNNING | Tab.FAILURES:
             # The name of a queue selects its jobs; the ledger searches another text in key, reason, error and note.
@@ -124,7 +128,7 @@ def read_table(once: ReadOnce, now: float, tab: Tab, namespace: str | None, text
             wanted = Wanted(
                 namespace, text if of_queue else None, states=states, grep=None if of_queue else text or None
             )
-            listing, text = Listing(ledger, wanted, now), ""
+            listing, text = Listing(ledger, wanted, now, few_dead=few_dead), ""
             found = listing.jobs()
             if tab is Tab.RUNNING and wanted.grep is None:
                 counts = (listing.running(0, 1).number, listing.waiting(0, 1).number, listing.count_dead())
@@ -140,6 +144,8 @@ def read_table(once: ReadOnce, now: float, tab: Tab, namespace: str | None, text
         case Tab.ACTIONS:
             found = iter(ledger.facts.actions(None, namespace, None, None, MOST_ROWS + 1))
     rows = list(islice((row for row in found if not text or _has(row, text, now)), MOST_ROWS + 1))
+    if listing is not None and listing.left_out:
+        notes.append(f"{count_text(listing.left_out, 'more dead job')} with the same reasons or older.")
     return TopTable(tab, now, rows[:MOST_ROWS], len(rows) > MOST_ROWS, notes, counts)
 
 
