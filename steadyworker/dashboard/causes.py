@@ -29,7 +29,7 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
 _LONGEST_KIND = 80
 
 
-class Cause(Struct, frozen=True):
+class FailureCause(Struct, frozen=True):
     """
     The cause of a failure.
 
@@ -60,9 +60,9 @@ class Cause(Struct, frozen=True):
         return sha256(f"{self.kind}\n{self.path}".encode(errors="surrogatepass")).hexdigest()[:12]
 
 
-def causes_of(ledger: Ledger, rows: Sequence[Row]) -> Sequence[Cause]:
+def causes_of(ledger: Ledger, rows: Sequence[Row]) -> Sequence[FailureCause]:
     """Return the cause of each of these failures, in their order."""
-    causes: list[Cause] = []
+    causes: list[FailureCause] = []
     for start in range(0, len(rows), AT_ONCE):
         part = rows[start : start + AT_ONCE]
         ends = ledger.facts.tracebacks(tuple(row.id for row in part))
@@ -70,7 +70,7 @@ def causes_of(ledger: Ledger, rows: Sequence[Row]) -> Sequence[Cause]:
     return causes
 
 
-def cause_of(row: Row, tracebacks: Mapping[JobId, str]) -> Cause:
+def cause_of(row: Row, tracebacks: Mapping[JobId, str]) -> FailureCause:
     """Return the cause of a failure; `tracebacks` are those of `Facts.tracebacks`."""
     frame, is_own = own_frame(tracebacks.get(row.id, ""))
     kind = row.error_class
@@ -79,7 +79,7 @@ def cause_of(row: Row, tracebacks: Mapping[JobId, str]) -> Cause:
         decided = is_own and not row.counters.crashes and not row.counters.losses
         kind = REJECT if decided else kind_of(row)
     kind = redact(kind)[:_LONGEST_KIND] or "no error is recorded"
-    return Cause(row.id.namespace, row.id.queue, kind, redact(frame))
+    return FailureCause(row.id.namespace, row.id.queue, kind, redact(frame))
 
 
 def own_frame(traceback: str) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from steadyworker.dashboard.causes import Cause, causes_of
+from steadyworker.dashboard.causes import FailureCause, causes_of
 from steadyworker.dashboard.job_line import why_text
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
@@ -54,7 +54,7 @@ class Sought(Struct, frozen=True):
         text: Only jobs with this text in key, reason, error, cancel reason or note.
         state: A state of `chosen.STATES_TO_CHOOSE`; for a choice, as are the next two.
         kind: Only jobs whose last error has this class, with or without its module.
-        cause: Only failures of this group, as `Cause.name` names it.
+        cause: Only failures of this group, as `FailureCause.name` names it.
     """
 
     namespace: str | None = None
@@ -78,7 +78,7 @@ class FailureGroup(Struct, frozen=True):
         newest: The last jobs.
     """
 
-    cause: Cause
+    cause: FailureCause
     dead: int
     retrying: int
     first: float
@@ -134,7 +134,7 @@ def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence
             if row.job_state is wanted and (before is None or failed_at(row) < before):
                 rows.append(row)
                 found += 1
-    parts: dict[Cause, list[Row]] = {}
+    parts: dict[FailureCause, list[Row]] = {}
     for row, cause in zip(rows, causes_of(ledger, rows), strict=True):
         parts.setdefault(cause, []).append(row)
     groups = [_group(cause, found) for cause, found in parts.items()]
@@ -142,7 +142,7 @@ def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence
     return groups, more
 
 
-def _group(cause: Cause, rows: Sequence[Row]) -> FailureGroup:
+def _group(cause: FailureCause, rows: Sequence[Row]) -> FailureGroup:
     newest = sorted(rows, key=failed_at, reverse=True)
     counts = Counter(row.job_state for row in rows)
     return FailureGroup(

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from steadyworker.backends.waiting import RECENT, QueueNow
 from steadyworker.dashboard.addresses import job_path
-from steadyworker.dashboard.causes import Cause
+from steadyworker.dashboard.causes import FailureCause
 from steadyworker.dashboard.job_line import why_text
 from steadyworker.ledger.base import Row
 from steadyworker.ledger.fleet import Trouble, WorkerNow
@@ -107,13 +107,13 @@ def job_notice(job: ListedJob, now: float) -> Notice:
     return Notice(level, kind, id.key, id.queue, path, need_text(job, now), explain, job.row)
 
 
-def dead_notices(found: Sequence[tuple[ListedJob, Cause]], number: int, now: float) -> list[Notice]:
+def dead_notices(found: Sequence[tuple[ListedJob, FailureCause]], number: int, now: float) -> list[Notice]:
     """
     Return the notices about dead jobs, each with its cause, the newest first; `number` counts all dead jobs.
 
     Many jobs of one cause are one notice; the cause with the most jobs comes first, and the last notice counts what has none.
     """
-    causes: dict[Cause, list[ListedJob]] = {}
+    causes: dict[FailureCause, list[ListedJob]] = {}
     for job, cause in found:
         causes.setdefault(cause, []).append(job)
     order = sorted(causes.items(), key=lambda each: -len(each[1]))
@@ -129,7 +129,7 @@ def dead_notices(found: Sequence[tuple[ListedJob, Cause]], number: int, now: flo
     return notices
 
 
-def _cause_notice(cause: Cause, alike: Sequence[ListedJob], now: float) -> Notice:
+def _cause_notice(cause: FailureCause, alike: Sequence[ListedJob], now: float) -> Notice:
     newest, number = alike[0].row, len(alike)
     when = f", {span(now - newest.ended_at)} ago" if newest.ended_at is not None else ""
     where = f"{cause.text}. " if cause.path else ""
@@ -141,7 +141,7 @@ def _cause_notice(cause: Cause, alike: Sequence[ListedJob], now: float) -> Notic
     return Notice("error", Need.DEAD.value, count_text(number, "job"), cause.queue, path, text, act=act)
 
 
-def _others_notice(number: int, order: Sequence[tuple[Cause, Sequence[ListedJob]]], unread: int) -> Notice:
+def _others_notice(number: int, order: Sequence[tuple[FailureCause, Sequence[ListedJob]]], unread: int) -> Notice:
     """Return the notice about dead jobs without a notice of their own: `order` has their causes, the largest first."""
     text = f"{count_text(unread, 'older job')} of any cause. " if unread else ""
     if order:

@@ -15,6 +15,7 @@ import termios
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -50,14 +51,15 @@ def test_without_jobs_prints_the_ledger_that_was_read(shell: Shell, queues: Queu
     assert "ledger.db" in done.err
 
 
+def died(ledger: Ledger, row: Row, reason: str) -> None:
+    assert ledger.moving(row.token, Verdict(Moving.DEAD, reason, Counters()))
+    assert ledger.moved(row.token)
+
+
 def test_many_dead_jobs_of_one_reason_hide_no_run(shell: Shell, queues: Queues) -> None:
     queues.job("runs")
     for number in range(8):
-        verdict = Verdict(Moving.DEAD, f"no such merchant: m-{number}", Counters())
-        queues.job(
-            f"m-{number}",
-            lambda ledger, row, verdict=verdict: ledger.moving(row.token, verdict) and ledger.moved(row.token),
-        )
+        queues.job(f"m-{number}", partial(died, reason=f"no such merchant: m-{number}"))
     done = shell("jobs")
     assert [line.split()[1] for line in done.out.splitlines()[1:]] == ["runs", "m-7", "m-6", "m-5"]
     assert done.err == "5 more dead jobs with the same reasons or older; --state dead for all\n"
