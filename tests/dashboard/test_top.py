@@ -232,7 +232,7 @@ def test_while_the_ledger_is_away_the_last_rows_stay_with_their_age(
             await pilot.press("1")
             await shown(pilot, "These rows are 44 s old")
         facts.clock.advance(5.0)
-        await shown(pilot, re.compile(r"6 jobs.*(?!old)"))
+        await shown(pilot, re.compile(r"4 run, .*(?!old)"))
         await shown(pilot, "42 min 19 s")
 
     driven(facts.ledger, steps, clock=facts.clock)
@@ -294,7 +294,7 @@ def acted(
     seen: list[str] = []
 
     async def steps(pilot: Pilot[None]) -> None:
-        await shown(pilot, re.compile(r"\d+ jobs?"))
+        await shown(pilot, re.compile(r"\d+ runs?, "))
         for key in keys:
             await pilot.press(*([key] if len(key) == 1 or key in ("enter", "escape", "tab") else key))
             if key == "tab":
@@ -310,7 +310,7 @@ def acted(
 def test_an_empty_table_has_no_row_and_its_keys_do_nothing(state: Queues) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         for number, headline in enumerate(
-            ("0 jobs", "0 queues", "0 worker processes", "0 failed jobs", "0 actions"), 1
+            ("0 run, 0 wait, 0 dead", "0 queues", "0 worker processes", "0 failed jobs", "0 actions"), 1
         ):
             await pilot.press(str(number))
             await shown(pilot, f"\n{headline}\n\n")
