@@ -11,8 +11,9 @@ from steadyworker.adapter import Depth
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.ledger.base import Ledger, OwnerSeen
 from steadyworker.ledger.facts import MeasuredDepth, Pause
+from steadyworker.ledger.hang import STUCK_AFTER
 from steadyworker.ledger.lease import attended, registered_name
-from steadyworker.ledger.listing import STUCK_AFTER, Liveness, liveness
+from steadyworker.ledger.listing import Liveness, liveness
 
 RECENT = 30.0
 """Seconds for which a depth that a worker process has recorded counts as the present depth."""

@@ -13,7 +13,15 @@ from steadyworker.cli.paused import pause_parts
 from steadyworker.ledger.base import Progress, State
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow, time_left
 from steadyworker.ledger.lost import advice
-from steadyworker.ledger.need_words import cause_text, counts_clause, late_clause, owner_clause, remedy_clause
+from steadyworker.ledger.need_words import (
+    MAY_HANG,
+    cause_text,
+    counts_clause,
+    hang_clause,
+    late_clause,
+    owner_clause,
+    remedy_clause,
+)
 from steadyworker.text.redaction import redact
 from steadyworker.units import amount, span
 
@@ -27,6 +35,7 @@ COLUMNS = (
         "STATE",
         styles={
             "running": "cyan",
+            MAY_HANG: "yellow",
             "done": "green",
             "dead": "red",
             "retrying": "yellow",
@@ -68,7 +77,7 @@ def as_record(job: ListedJob, now: float) -> dict[str, Any]:
         "done": progress.done if progress else None,
         "total": progress.total if progress else None,
         "note": redact(progress.note) if progress else "",
-        "eta": time_left(progress, now) if row.state is State.RUNNING else None,
+        "eta": _left(job, now),
         "reason": redact(row.reason),
         "error_class": redact(row.error_class),
         "error": redact(row.error_text),
@@ -137,7 +146,7 @@ def _limit(run: float | None, owner: OwnerNow | None) -> str:
 
 
 def state_text(job: ListedJob) -> str:
-    """Return the job's state; for a run whose worker process does not renew its lease, the state of that process."""
+    """Return the job's state; of a run that may hang, or whose worker process does not renew its lease, this fact."""
     if job.row.state is State.DONE:
         return _DONE
     if job.row.state is State.RUNNING and job.owner is not None:
@@ -145,6 +154,8 @@ def state_text(job: ListedJob) -> str:
             return f"silent {job.owner.silent_for:.0f} s"
         if job.owner.liveness is Liveness.GONE:
             return "gone"
+    if job.need is Need.STUCK:
+        return MAY_HANG
     return job.row.job_state.value
 
 
@@ -153,13 +164,13 @@ def why(job: ListedJob, now: float) -> str:
     row, orphan = job.row, job.orphan
     if row.state is State.DONE and not (row.reason or row.error_class or row.conflicts or row.cancel_reason):
         return counts_clause(job)  # a long listing has almost only such jobs
-    left = time_left(job.progress, now) if row.state is State.RUNNING else None
+    left = _left(job, now)
     counts = counts_clause(job)
     parts = [
         owner_clause(job.owner, paused=job.pause is not None) if job.owner is not None else "",
-        f"about {span(left)} left" if left is not None and _goes_on(job) else "",
+        f"about {span(left)} left" if left is not None else "",
         counts if job.need is Need.CRASHING else "",
-        "no progress for half an hour" if job.need is Need.STUCK else "",
+        hang_clause(job, now) if job.need is Need.STUCK else "",
         f"cancelled: {row.cancel_reason}" if row.cancel_reason is not None else "",
         f"due in {span(row.due_in)}" if row.state is State.MOVED and row.due_in else "",
         late_clause(job),
@@ -179,8 +190,11 @@ def _place(job: ListedJob) -> str:
     return f"{owner.host}:{owner.pid}" if owner is not None and owner.pid else job.row.worker
 
 
-def _goes_on(job: ListedJob) -> bool:
-    return job.need is not Need.STUCK and job.owner is not None and job.owner.liveness is Liveness.ALIVE
+def _left(job: ListedJob, now: float) -> float | None:
+    """Return the seconds until a run ends; None if that is unknown, or if the run may hang or has no living worker process."""
+    lives = job.owner is not None and job.owner.liveness is Liveness.ALIVE
+    runs = job.row.state is State.RUNNING and job.need is not Need.STUCK
+    return time_left(job.progress, now) if lives and runs else None
 
 
 def progress_text(progress: Progress | None) -> str:

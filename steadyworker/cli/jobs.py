@@ -27,6 +27,7 @@ from steadyworker.ledger.base import Ledger
 from steadyworker.ledger.listing import STATES, ListedJob, Listing, Wanted
 from steadyworker.outcome import JobState
 from steadyworker.text.plain_text import printable
+from steadyworker.units import count_text
 
 _REFRESH = 2.0
 _MOST = 1 << 31
@@ -109,7 +110,7 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    List jobs: first those that need a person, then running, retrying and scheduled ones, then the rest, newest first.
+    List jobs: first those that need a person, then running ones, a few dead ones of each reason, and the rest, newest first.
 
     WHY has the reason of the state, and the command that helps.
     With one KEY, show the story of this job, as `steadyworker show` does.
@@ -142,7 +143,8 @@ def command(
 
 def _print(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verbose: bool) -> None:
     now = SystemClock().wall()
-    jobs = Listing(ledger, wanted, now).jobs()
+    listing = _listing(ledger, wanted, now, limit)
+    jobs = listing.jobs()
     first = list(islice(jobs, limit or (None if console.is_terminal else 1)))
     if not first:
         click.echo(f"No matching jobs in {ledger.url}.", err=True)
@@ -150,19 +152,29 @@ def _print(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
         print_screen(console, lines_of(first, console.width, now, verbose=verbose))
     else:
         padded(COLUMNS, (cells(job, now) for job in (first if limit else chain(first, jobs))))
-    if footer := _footer(len(first), jobs):
+    if footer := _footer(len(first), jobs, listing):
         click.echo(footer, err=True)
     for text in pause_texts(ledger, now, wanted.namespace, wanted.queue):
         echo(text, err=True)
 
 
-def _footer(shown: int, rest: Iterator[ListedJob]) -> str:
+def _listing(ledger: Ledger, wanted: Wanted, now: float, limit: int) -> Listing:
+    """Return the listing of a command without --json: if nothing narrows it, a few dead jobs stand for all of one reason."""
+    narrow = wanted.states, wanted.since, wanted.grep, wanted.keys
+    return Listing(ledger, wanted, now, few_dead=bool(limit) and not wanted.overdue and narrow == (None,) * len(narrow))
+
+
+def _footer(shown: int, rest: Iterator[ListedJob], listing: Listing) -> str:
     """Return how many jobs the listing has left out, or an empty text."""
     more = sum(1 for _ in islice(rest, _COUNTED + 1))
-    if not more:
-        return ""
-    count = f"{shown + more:,}" if more <= _COUNTED else f"more than {shown + _COUNTED:,}"
-    return f"{shown:,} of {count}; --limit 0 for all"
+    parts = []
+    if more:
+        count = f"{shown + more:,}" if more <= _COUNTED else f"more than {shown + _COUNTED:,}"
+        parts.append(f"{shown:,} of {count}; --limit 0 for all")
+    if listing.left_out:
+        alike = count_text(listing.left_out, "more dead job")
+        parts.append(f"{alike} with the same reasons or older; --state dead for all")
+    return "; ".join(parts)
 
 
 def _watch(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verbose: bool) -> None:
@@ -174,12 +186,13 @@ def _watch(ledger: Ledger, wanted: Wanted, limit: int, console: Console, *, verb
 
     def picture() -> Group:
         now = SystemClock().wall()
-        jobs = Listing(ledger, wanted, now).jobs()
+        listing = _listing(ledger, wanted, now, limit)
+        jobs = listing.jobs()
         texts = pause_texts(ledger, now, wanted.namespace, wanted.queue)
         paused = [Text(printable(text), no_wrap=True) for text in texts]
         shown = list(islice(jobs, min(limit or _MOST, max(1, console.height - 3 - len(paused)))))
         lines = lines_of(shown, console.width, now, verbose=verbose, bar=True) if shown else iter(())
-        footer = _footer(len(shown), jobs) or f"all jobs in {ledger.url}"
+        footer = _footer(len(shown), jobs, listing) or f"all jobs in {ledger.url}"
         return Group(*lines, *paused, Text(f"{footer}; Ctrl-C ends only this view", style="dim", no_wrap=True))
 
     watched(picture)

@@ -124,7 +124,7 @@ def as_record(worker: WorkerNow) -> dict[str, Any]:
         else dict.fromkeys(worker.names),
         "jobs": worker.runs,
         "troubles": [trouble.value for trouble in worker.troubles],
-        "stuck": list(worker.stuck),
+        "stuck": [key for _, key in worker.stuck],
         "deaths": worker.deaths,
         "findings": [{"id": each.id, "level": each.level, "text": redact(each.text)} for each in report.findings]
         if report

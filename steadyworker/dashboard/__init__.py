@@ -32,6 +32,7 @@ These three are small, widely used and typed; a web framework with forms, sessio
 | `estimates.py` | the time that is left, and the durations of runs, as honest ranges |
 | `notices.py` | what needs a person, in words |
 | `grouped.py` | many notices of one kind as one |
+| `causes.py` | what many failed jobs have in common |
 | `paging.py` | the parts of long lists |
 | `pictures.py` | the connections of a worker process, and those under the runs of a job, as pictures |
 | `serving.py` | the server: its limits for slow clients and for connections |

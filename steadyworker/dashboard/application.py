@@ -32,7 +32,7 @@ from steadyworker.config.resolve import Options, load
 from steadyworker.dashboard.access import Access, PageGuard, checked_access
 from steadyworker.dashboard.addresses import job_of, job_path
 from steadyworker.dashboard.asking import BrokerAsker
-from steadyworker.dashboard.chosen import STATES_TO_CHOOSE, cause_of
+from steadyworker.dashboard.chosen import STATES_TO_CHOOSE
 from steadyworker.dashboard.csrf import is_led_by_other
 from steadyworker.dashboard.failures import LONGEST_TEXT, WHEN, Sought, failures_page
 from steadyworker.dashboard.forms import ACTING, LONGEST_REASON, AskedAction, Forms
@@ -228,7 +228,6 @@ class _Pages:
         self._templates.globals |= {
             "assets": names,
             "broker_text": broker_text,
-            "cause_of": cause_of,
             "helpful": helpful,
             "job_path": job_path,
             "longest_reason": LONGEST_REASON,

@@ -11,17 +11,16 @@ import secrets
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
 from itertools import islice
 
 from msgspec import Struct
 
-from steadyworker.dashboard.failures import Sought, bounds, failed_at, kind_of, own_frame
+from steadyworker.dashboard.causes import AT_ONCE, causes_of
+from steadyworker.dashboard.failures import Sought, bounds, failed_at
 from steadyworker.ledger.base import JobFilter, JobId, Ledger, Row, State
 from steadyworker.ledger.listing import STATES
 from steadyworker.ledger.lost import OVERDUE
 from steadyworker.outcome import JobState
-from steadyworker.text.redaction import redact
 
 MOST_CHOSEN = 10_000
 """The largest number of jobs of a choice, the newest first; the page shows that there are more."""
@@ -45,8 +44,6 @@ STATES_TO_CHOOSE = {
 
 _NAMED = {"": {*_EVERY}, FAILED: {JobState.DEAD, JobState.RETRYING}}
 _UNFINISHED = (State.RUNNING, State.INTERRUPTED, State.MOVING, State.MOVED)
-_TRACEBACKS = 500
-"""The number of jobs whose tracebacks are read at once."""
 
 
 class ChosenJob(Struct, frozen=True):
@@ -142,11 +139,6 @@ def seen_of_job(do: str, row: Row) -> str:
     return seen if do in ("cancel", "undo") else f"{seen} {row.state.value} {row.fence} {row.hop}"
 
 
-def cause_of(kind: str, path: str) -> str:
-    """Return the name of a group of failures: its class of errors, and its place in the code."""
-    return sha256(f"{kind}\n{path}".encode(errors="surrogatepass")).hexdigest()[:12]
-
-
 def _fitting(ledger: Ledger, now: float, wanted: Sought) -> Iterator[Row]:
     """Yield the rows that fit, newest first, from one query; with a cause, also from one for each 500 of them."""
     since, before = bounds(wanted.when, now)
@@ -164,11 +156,8 @@ def _fitting(ledger: Ledger, now: float, wanted: Sought) -> Iterator[Row]:
 
 
 def _of_cause(ledger: Ledger, rows: Iterator[Row], cause: str) -> Iterator[Row]:
-    while part := list(islice(rows, _TRACEBACKS)):
-        ends = ledger.facts.tracebacks(tuple(row.id for row in part))
-        for row in part:
-            if cause_of(kind_of(row), redact(own_frame(ends.get(row.id, "")))) == cause:
-                yield row
+    while part := list(islice(rows, AT_ONCE)):
+        yield from (row for row, its in zip(part, causes_of(ledger, part), strict=True) if its.name == cause)
 
 
 def _last(name: str) -> str:

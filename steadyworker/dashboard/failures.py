@@ -1,25 +1,23 @@
 """
 The page of the failures: jobs that have failed for good, and jobs that wait for their retry, in groups.
 
-A group has one queue, one class of errors, and one place: the last frame of the traceback in code that is no library.
-So a thousand failures of one cause are one row.
+A group has one cause (`dashboard.causes`), so a thousand failures of one cause are one row.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from steadyworker.dashboard.causes import FailureCause, causes_of
 from steadyworker.dashboard.job_line import why_text
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobFilter, JobId, Row, State
 from steadyworker.ledger.listing import ListedJob
 from steadyworker.outcome import JobState
-from steadyworker.text.redaction import redact
 from steadyworker.units import count_text
 
 MOST_READ = 1000
@@ -44,9 +42,6 @@ WHEN = {
 """The times that a reader can choose; days are those of UTC, as all times of the page."""
 
 _HOUR, _DAY, _WEEK = 3600.0, 86400.0, 604800.0
-_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)(?:, in (\S+))?', re.MULTILINE)
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
-_LONGEST_KIND = 80
 
 
 class Sought(Struct, frozen=True):
@@ -59,7 +54,7 @@ class Sought(Struct, frozen=True):
         text: Only jobs with this text in key, reason, error, cancel reason or note.
         state: A state of `chosen.STATES_TO_CHOOSE`; for a choice, as are the next two.
         kind: Only jobs whose last error has this class, with or without its module.
-        cause: Only failures of this group, as `cause_of` names it.
+        cause: Only failures of this group, as `FailureCause.name` names it.
     """
 
     namespace: str | None = None
@@ -76,20 +71,14 @@ class FailureGroup(Struct, frozen=True):
     Failures of one cause.
 
     Attributes:
-        namespace, queue: The queue.
-        kind: The class of the error, or the reason if there was no error.
-        place, path: File, line and function of the last own frame, and the whole path; empty without a traceback.
+        cause: The cause.
         dead, retrying: The numbers of jobs.
         first, last: The times of the first and of the last failure.
         why: The reason of the last failure.
         newest: The last jobs.
     """
 
-    namespace: str
-    queue: str
-    kind: str
-    place: str
-    path: str
+    cause: FailureCause
     dead: int
     retrying: int
     first: float
@@ -145,35 +134,19 @@ def failure_groups(once: ReadOnce, now: float, sought: Sought) -> tuple[Sequence
             if row.job_state is wanted and (before is None or failed_at(row) < before):
                 rows.append(row)
                 found += 1
-    ends = ledger.facts.tracebacks(tuple(row.id for row in rows)) if rows else {}
-    parts: dict[tuple[str, str, str, str], list[Row]] = {}
-    for row in rows:
-        key = (row.id.namespace, row.id.queue, kind_of(row), own_frame(ends.get(row.id, "")))
-        parts.setdefault(key, []).append(row)
-    groups = [_group(*key, found) for key, found in parts.items()]
+    parts: dict[FailureCause, list[Row]] = {}
+    for row, cause in zip(rows, causes_of(ledger, rows), strict=True):
+        parts.setdefault(cause, []).append(row)
+    groups = [_group(cause, found) for cause, found in parts.items()]
     groups.sort(key=lambda group: (-group.dead, -group.retrying, -group.last))
     return groups, more
 
 
-def own_frame(traceback: str) -> str:
-    """Return `path:line in function` of the last frame that is no library's, or of the last frame at all; empty without a frame."""
-    frames = _FRAME.findall(traceback)
-    own = [frame for frame in frames if not _LIBRARY.search(frame[0])] or frames
-    if not own:
-        return ""
-    path, line, function = own[-1]
-    return f"{path}:{line} in {function}" if function else f"{path}:{line}"
-
-
-def _group(namespace: str, queue: str, kind: str, frame: str, rows: Sequence[Row]) -> FailureGroup:
+def _group(cause: FailureCause, rows: Sequence[Row]) -> FailureGroup:
     newest = sorted(rows, key=failed_at, reverse=True)
     counts = Counter(row.job_state for row in rows)
     return FailureGroup(
-        namespace,
-        queue,
-        kind,
-        redact(frame.rpartition("/")[2]),
-        redact(frame),
+        cause,
         counts[JobState.DEAD],
         counts[JobState.RETRYING],
         failed_at(newest[-1]),
@@ -181,11 +154,6 @@ def _group(namespace: str, queue: str, kind: str, frame: str, rows: Sequence[Row
         why_text(ListedJob(newest[0])),
         [row.id for row in newest[:MOST_KEYS]],
     )
-
-
-def kind_of(row: Row) -> str:
-    """Return the class of the error of a job, or the reason if there was no error."""
-    return redact(row.error_class or row.reason)[:_LONGEST_KIND] or "no error is recorded"
 
 
 def failed_at(row: Row) -> float:

@@ -19,8 +19,18 @@ from steadyworker.dashboard.queues import Held, broker_text, held_queue
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import JobId, KeptMessage, Ledger, Moving, Row, State
 from steadyworker.ledger.facts import CHECKPOINT_SHOWN, LOST, Action, Attempt, LinkEvent
-from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Listing, Liveness, Need, Wanted
-from steadyworker.ledger.need_words import START_ONE, owner_clause, reason_text, remedy_clause, sentence
+from steadyworker.ledger.hang import longest_silence
+from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Need, Wanted
+from steadyworker.ledger.need_words import (
+    MAY_HANG,
+    START_ONE,
+    hang_clause,
+    limit_clause,
+    owner_clause,
+    reason_text,
+    remedy_clause,
+    sentence,
+)
 from steadyworker.ledger.story_words import BECAUSE, ENDED, EVENTS
 from steadyworker.names import normal_key
 from steadyworker.outcome import JobState
@@ -168,13 +178,13 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     headers = None if message is None else headers_of(message)
     held = held_queue(ledger, row.id.namespace, row.id.queue)
     line = job_line(job, now, held=held.why)
-    need = sentence(remedy_clause(job)) if job.need is Need.DEAD else need_text(job, now)
+    need = _need(job, now)
     letters = [letter for each in rounds if (letter := _letter(each.row, ledger)) is not None]
     return JobPage(
         line,
         sentence_of(job, line, now),
         need,
-        "" if need else hint_of(job, line, held),
+        "" if need else hint_of(job, line, held, now),
         f"{line.progress}, {span(line.silent)} ago" if line.progress and line.silent is not None else "",
         _facts(job, line, headers or ()),
         [("first seen", row.created_at), ("started", row.started_at), ("ended", row.ended_at)],
@@ -192,6 +202,17 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
         row.conflicts,
         _waiting_letters(row, ledger) if letters or row.conflicts else None,
     )
+
+
+def _need(job: ListedJob, now: float) -> str:
+    """Return what a job needs, without what the sentence about its state has."""
+    match job.need:
+        case Need.DEAD:
+            return sentence(remedy_clause(job))
+        case Need.STUCK:
+            return f"{sentence(limit_clause(job, now))} {sentence(remedy_clause(job))}"
+        case _:
+            return need_text(job, now)
 
 
 def jobs_of_key(once: ReadOnce, namespace: str | None, key: str) -> Sequence[JobId]:
@@ -228,7 +249,7 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
     text = ""
     match row.job_state:
         case JobState.RUNNING:
-            text = _running_sentence(job, line)
+            text = _running_sentence(job, line, now)
         case JobState.INTERRUPTED:
             text = "A stop of its worker process ended its run; the job waits for its message"
         case JobState.RETRYING:
@@ -248,12 +269,12 @@ def sentence_of(job: ListedJob, line: JobLine, now: float) -> str:
     return f"{text.removesuffix('.')}."
 
 
-def hint_of(job: ListedJob, line: JobLine, held: Held) -> str:
+def hint_of(job: ListedJob, line: JobLine, held: Held, now: float) -> str:
     """Return whether a job that needs no person makes progress, and what a person can do; `held` is that of its queue."""
     row = job.row
     queue, key = shlex.quote(row.id.queue), shlex.quote(row.id.key)
     if row.job_state is JobState.RUNNING:
-        return _running_hint(job, line, f"{queue} {key}")
+        return _running_hint(job, line, now, f"{queue} {key}")
     text = ""
     if row.job_state in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
         if job.pause is not None:
@@ -264,51 +285,39 @@ def hint_of(job: ListedJob, line: JobLine, held: Held) -> str:
             begin = "from its last checkpoint" if row.checkpoint is not None else "from the start"
             text = f"A worker process of its queue runs it with the next free slot, {begin}{held.added}."
         elif row.due_in:
-            now = f"`steadyworker retry {queue} {key}` makes it due now"
-            text = f"A worker process of its queue runs it at that time. {now}."
+            sooner = f"`steadyworker retry {queue} {key}` makes it due now"
+            text = f"A worker process of its queue runs it at that time. {sooner}."
         else:
             text = f"It is due now: a worker process of its queue runs it with the next free slot{held.added}."
     return text
 
 
-def _running_hint(job: ListedJob, line: JobLine, named: str) -> str:
-    if job.row.cancel_reason is not None:
-        return f"A cancel is on its way to the run: {redact(job.row.cancel_reason)}."
+def _running_hint(job: ListedJob, line: JobLine, now: float, named: str) -> str:
+    row, progress = job.row, job.progress
+    if row.cancel_reason is not None:
+        return f"A cancel is on its way to the run: {redact(row.cancel_reason)}."
     if job.owner is None or job.owner.liveness is not Liveness.ALIVE:
         return ""
-    left = (
-        ""
-        if line.limit is None
-        else f"its time limit ends the run in {span(max(0.0, line.limit - (line.elapsed or 0.0)))}"
-    )
-    ends_it = f"`steadyworker cancel {named}` ends it."
-    if line.silent is not None and line.silent <= (line.elapsed or 0.0):
-        if line.moves:
+    left = limit_clause(job, now)
+    if progress is not None and line.silent is not None and line.silent <= (line.elapsed or 0.0):
+        longest = longest_silence(row.started_at, progress)
+        if line.silent <= longest / 2:
             return sentence(f"it makes progress: the last was {span(line.silent)} ago", left)
-        before = f"; before that, one of its steps took about {_short(line.step)}" if line.step is not None else ""
-        may = "it may hang, and " if before else ""
-        counts = f"{may}it counts as stuck after {span(STUCK_AFTER)}"
-        return f"No progress for {span(line.silent)}{before}. {sentence(counts, left)} {ends_it}"
+        return f"No progress for {span(line.silent)}. {sentence(f'it may hang if there is none for {span(longest)}', left)}"
     nothing = "its run has reported no progress, so nothing shows whether it is stuck"
-    return f"{sentence(nothing, left or 'it has no time limit')} {ends_it}"
+    return f"{sentence(nothing, left)} `steadyworker cancel {named}` ends it."
 
 
-def _short(seconds: float) -> str:
-    """Return a duration for people; one of less than ten seconds has a fraction."""
-    if seconds < 0.1:  # noqa: PLR2004 - what people notice
-        return "under 0.1 s"
-    return f"{seconds:.1f} s" if seconds < 10 else span(seconds)  # noqa: PLR2004 - two digits are enough
-
-
-def _running_sentence(job: ListedJob, line: JobLine) -> str:
+def _running_sentence(job: ListedJob, line: JobLine, now: float) -> str:
     place, owner = line.place or "an unknown host", job.owner
     if owner is not None and owner.liveness is not Liveness.ALIVE:
         state = "is gone" if owner.liveness is Liveness.GONE else "is silent"
         what = "" if job.need is Need.NO_WORKER else owner_clause(owner, paused=job.pause is not None)
         return "; ".join(filter(None, (f"Its worker process {place} {state}", what)))
-    runs = "Seems stuck: runs" if job.need is Need.STUCK else "Runs"
+    if job.need is Need.STUCK:
+        return f"Runs for {span(line.elapsed)} on {place}, but {MAY_HANG}: {hang_clause(job, now)}"
     parts = [
-        f"{runs} for {span(line.elapsed)} on {place}",
+        f"Runs for {span(line.elapsed)} on {place}",
         line.progress,
         f"{line.left} left" if line.left else "",
     ]

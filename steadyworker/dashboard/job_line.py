@@ -8,16 +8,13 @@ from msgspec import Struct
 
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.estimates import left_text, rate_text
-from steadyworker.ledger.base import Progress, Row, State
+from steadyworker.ledger.base import Progress, State
 from steadyworker.ledger.facts import MOST_ATTEMPTS
-from steadyworker.ledger.listing import STUCK_AFTER, ListedJob, Liveness, Need, OwnerNow
-from steadyworker.ledger.need_words import cause_text, late_clause
+from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow
+from steadyworker.ledger.need_words import MAY_HANG, cause_text, late_clause
 from steadyworker.ledger.story_words import BECAUSE
 from steadyworker.text.redaction import redact
 from steadyworker.units import amount, count_text, span
-
-FEW_STEPS, SOON = 5, 60.0
-"""A run without progress may hang after so many of its usual steps, but not before these seconds."""
 
 
 class JobLine(Struct, frozen=True):
@@ -30,7 +27,6 @@ class JobLine(Struct, frozen=True):
         share: The part that is done, from 0 to 1; None if the run reports no total.
         progress, note, rate, left: The progress, its note, the rate of the last minutes, and the time left.
         silent: Seconds since the last progress of the run; None without one.
-        step: Seconds that the run took for one of its units of work, until its last progress; None if that is unknown.
         elapsed, limit: Seconds of the run, and its time limit; None if the job does not run, or has no limit.
         place, truth: Where its worker process runs, and whether it lives.
         tries: The failed attempts, crashes and losses.
@@ -48,7 +44,6 @@ class JobLine(Struct, frozen=True):
     rate: str
     left: str
     silent: float | None
-    step: float | None
     elapsed: float | None
     limit: float | None
     place: str
@@ -59,8 +54,8 @@ class JobLine(Struct, frozen=True):
 
     @property
     def moves(self) -> bool:
-        """Whether the last progress is so new, for a run with these steps, that a verdict and a rate can come from it."""
-        return moves(self.silent, self.step)
+        """Whether the run has reported progress, and does not hang as far as its progress shows."""
+        return self.silent is not None and self.job.need is not Need.STUCK
 
 
 def job_line(job: ListedJob, now: float, began: str = "", held: str = "") -> JobLine:
@@ -69,7 +64,6 @@ def job_line(job: ListedJob, now: float, began: str = "", held: str = "") -> Job
     runs = row.state is State.RUNNING
     goes_on = runs and job.need is not Need.STUCK and owner is not None and owner.liveness is Liveness.ALIVE
     silent = max(0.0, now - progress.at) if progress is not None and runs else None
-    step = step_of(row, progress) if runs else None
     state, level = _state(job)
     place = "" if owner is None else f"{owner.host}:{owner.pid}" if owner.pid else owner.host
     return JobLine(
@@ -80,10 +74,9 @@ def job_line(job: ListedJob, now: float, began: str = "", held: str = "") -> Job
         share_of(progress) if runs else None,
         progress_text(progress),
         redact(progress.note) if progress is not None else "",
-        rate_text(progress) if runs else "",
-        left_text(row, progress, now) if goes_on and moves(silent, step) else "",
+        rate_text(progress) if runs and job.need is not Need.STUCK else "",
+        left_text(row, progress, now) if goes_on else "",
         silent,
-        step,
         max(0.0, now - row.started_at) if runs and row.started_at is not None else None,
         owner.time_limit if owner is not None and runs else None,
         place,
@@ -92,25 +85,6 @@ def job_line(job: ListedJob, now: float, began: str = "", held: str = "") -> Job
         why_text(job, held),
         began,
     )
-
-
-def moves(silent: float | None, step: float | None) -> bool:
-    """Return whether the time without progress is usual for a run with these steps; False without any progress."""
-    return silent is not None and silent <= min(max(SOON, FEW_STEPS * (step or 0.0)), STUCK_AFTER)
-
-
-def step_of(row: Row, progress: Progress | None) -> float | None:
-    """Return the seconds for one unit of work: in the last minutes of the progress, or since the run began; None if unknown."""
-    if progress is None or progress.done is None:
-        return None
-    counters = row.counters
-    again = counters.attempts or counters.crashes or counters.losses or counters.interruptions or row.id.round
-    if progress.before is None and (again or row.checkpoint_fence not in (None, row.fence)):
-        return None  # the run may have begun at a checkpoint, and its first amount of work is not recorded
-    at, done = progress.before or (row.started_at, 0.0)
-    if at is None or progress.done <= done or progress.at < at:
-        return None
-    return (progress.at - at) / (progress.done - done)
 
 
 def share_of(progress: Progress | None) -> float | None:
@@ -182,7 +156,7 @@ def _state(job: ListedJob) -> tuple[str, str]:
     if job.row.state is State.RUNNING and owner is not None and owner.liveness is not Liveness.ALIVE:
         return owner_text(owner), "error" if owner.liveness is Liveness.GONE else "warning"
     if job.need is Need.STUCK:
-        return "stuck", "warning"
+        return MAY_HANG, "warning"
     state = job.row.job_state.value
     levels = {"running": "fine", "done": "fine", "dead": "error", "retrying": "warning", "interrupted": "warning"}
     return state, levels.get(state, "")

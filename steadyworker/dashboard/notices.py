@@ -11,19 +11,25 @@ from msgspec import Struct
 
 from steadyworker.backends.waiting import RECENT, QueueNow
 from steadyworker.dashboard.addresses import job_path
+from steadyworker.dashboard.causes import FailureCause
 from steadyworker.dashboard.job_line import why_text
 from steadyworker.ledger.base import Row
 from steadyworker.ledger.fleet import Trouble, WorkerNow
 from steadyworker.ledger.listing import ListedJob, Liveness, Need
 from steadyworker.ledger.lost import advice
 from steadyworker.ledger.need_words import (
+    MAY_HANG,
     START_ONE,
     counts_clause,
     foreign_clause,
+    hang_clause,
+    limit_clause,
+    owner_clause,
     remedy_clause,
     sentence,
     trouble_clauses,
 )
+from steadyworker.outcome import JobState
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
 
@@ -63,6 +69,7 @@ class Notice(Struct, frozen=True):
         text: Why it needs a person, and the remedy; a part in backticks is a command.
         explain: The entry of the catalogue; empty if there is none.
         row: The job; None for a worker process, a queue, and several jobs.
+        act: For several jobs, the text and the address of a link to act on all of them; otherwise None.
     """
 
     level: str
@@ -73,16 +80,19 @@ class Notice(Struct, frozen=True):
     text: str
     explain: str = ""
     row: Row | None = None
+    act: tuple[str, str] | None = None
 
 
 def helpful(text: str, row: Row, offers: Sequence[Button]) -> tuple[str, Sequence[Button]]:
     """Return a text about a job with the names of the offered buttons in place of commands, and these buttons."""
-    found = []
+    found, named = [], f"{shlex.quote(row.id.queue)} {shlex.quote(row.id.key)}"
     for offer in offers:
-        command = f"`steadyworker {_COMMANDS.get(offer.do)} {shlex.quote(row.id.queue)} {shlex.quote(row.id.key)}`"
+        command = f"`steadyworker {_COMMANDS.get(offer.do)} {named}`"
         if command in text:
             text = text.replace(command, offer.label)
             found.append(offer)
+    if found:  # a text about a cancel also names what the page offers after it
+        text = text.replace(f"`steadyworker dead replay {named}`", "Replay")
     return text, found
 
 
@@ -93,30 +103,52 @@ def job_notice(job: ListedJob, now: float) -> Notice:
     level = "warning" if job.need in (Need.STUCK, Need.CRASHING) else "error"
     path = job_path(id.namespace, id.queue, id.key)
     explain = "check.lost-messages" if job.need in (Need.STRANDED, Need.OVERDUE) else ""
-    return Notice(level, job.need.value, id.key, id.queue, path, need_text(job, now), explain, job.row)
+    kind = MAY_HANG if job.need is Need.STUCK else job.need.value
+    return Notice(level, kind, id.key, id.queue, path, need_text(job, now), explain, job.row)
 
 
-def dead_notices(jobs: Sequence[ListedJob], number: int, now: float) -> list[Notice]:
-    """Return the notices about dead jobs, newest first; many of one queue and one cause are one notice, and `number` counts all."""
-    causes: dict[tuple[str, str, str], list[ListedJob]] = {}
-    for job in jobs:
-        id = job.row.id
-        causes.setdefault((id.namespace, id.queue, job.row.error_class or job.row.reason), []).append(job)
+def dead_notices(found: Sequence[tuple[ListedJob, FailureCause]], number: int, now: float) -> list[Notice]:
+    """
+    Return the notices about dead jobs, each with its cause, the newest first; `number` counts all dead jobs.
+
+    Many jobs of one cause are one notice; the cause with the most jobs comes first, and the last notice counts what has none.
+    """
+    causes: dict[FailureCause, list[ListedJob]] = {}
+    for job, cause in found:
+        causes.setdefault(cause, []).append(job)
+    order = sorted(causes.items(), key=lambda each: -len(each[1]))
     notices = []
-    for (namespace, queue, _), alike in list(causes.items())[:MOST_CAUSES]:
-        number -= len(alike)
-        if len(alike) <= MOST_OF_A_CAUSE:
+    for cause, alike in order[:MOST_CAUSES]:
+        if len(alike) > MOST_OF_A_CAUSE:
+            notices.append(_cause_notice(cause, alike, now))
+        else:
             notices += [job_notice(job, now) for job in alike]
-            continue
-        newest = alike[0].row
-        when = f", {span(now - newest.ended_at)} ago" if newest.ended_at is not None else ""
-        text = redact(f"The latest is {newest.id.key}{when}: {why_text(alike[0])}.")
-        path = f"/failures?{urlencode({'broker': namespace, 'queue': queue}, errors='surrogatepass')}"
-        notices.append(Notice("error", Need.DEAD.value, count_text(len(alike), "job"), queue, path, text))
-    if number:
-        text = "They are older, or have other causes."
-        notices.append(Notice("error", Need.DEAD.value, count_text(number, "other job"), "", "/failures", text))
+    hidden = number - sum(len(alike) for _, alike in order[:MOST_CAUSES])
+    if hidden:
+        notices.append(_others_notice(hidden, order[MOST_CAUSES:], number - len(found)))
     return notices
+
+
+def _cause_notice(cause: FailureCause, alike: Sequence[ListedJob], now: float) -> Notice:
+    newest, number = alike[0].row, len(alike)
+    when = f", {span(now - newest.ended_at)} ago" if newest.ended_at is not None else ""
+    where = f"{cause.text}. " if cause.path else ""
+    text = redact(f"{where}The latest is {newest.id.key}{when}: {why_text(alike[0])}.")
+    of_queue = {"broker": cause.namespace, "queue": cause.queue}
+    path = f"/failures?{urlencode(of_queue, errors='surrogatepass')}#cause-{cause.name}"
+    chosen = urlencode(of_queue | {"state": JobState.DEAD.value, "cause": cause.name}, errors="surrogatepass")
+    act = (f"Replay or drop these {number:,} …", f"/choose?{chosen}")
+    return Notice("error", Need.DEAD.value, count_text(number, "job"), cause.queue, path, text, act=act)
+
+
+def _others_notice(number: int, order: Sequence[tuple[FailureCause, Sequence[ListedJob]]], unread: int) -> Notice:
+    """Return the notice about dead jobs without a notice of their own: `order` has their causes, the largest first."""
+    text = f"{count_text(unread, 'older job')} of any cause. " if unread else ""
+    if order:
+        cause, alike = order[0]
+        largest = redact(f"{cause.text} in {cause.queue}, {count_text(len(alike), 'job')}")
+        text += f"{count_text(len(order), 'other cause')}; the largest: {largest}."
+    return Notice("error", Need.DEAD.value, count_text(number, "other job"), "", "/failures", text.strip())
 
 
 def need_text(job: ListedJob, now: float) -> str:
@@ -142,8 +174,8 @@ def need_text(job: ListedJob, now: float) -> str:
             last = f", the last: {redact(row.reason)}" if row.reason else ""
             text = f"{counts_clause(job)} since its last checkpoint{last}."
         case Need.STUCK:
-            silent = span(now - job.progress.at) if job.progress is not None else "half an hour"
-            text = f"No progress for {silent}, but its worker process lives."
+            lives = ("" if owner is None else owner_clause(owner, paused=False)) or "its worker process lives"
+            text = f"{sentence(hang_clause(job, now))} {sentence(lives, limit_clause(job, now))}"
         case Need.DEAD:
             when = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
             text = f"Failed for good{when}: {why_text(job)}."

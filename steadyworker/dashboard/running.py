@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from steadyworker.backends.waiting import queues_now
+from steadyworker.dashboard.causes import causes_of
 from steadyworker.dashboard.grouped import grouped_notices
 from steadyworker.dashboard.job_line import JobLine, began_text, job_line
 from steadyworker.dashboard.notices import MOST_DEAD, Notice, dead_notices, job_notice
@@ -70,7 +71,7 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
     """Return the content of the first page."""
     ledger, namespace, queue = once.as_ledger, asked.namespace, asked.queue
     listing = Listing(ledger, Wanted(namespace=namespace, queue=queue), now)
-    all_needs, needs = _needs(listing, asked.needs, now)
+    all_needs, needs = _needs(once, listing, asked.needs, now)
     running = listing.running((asked.page - 1) * MOST_RUNNING, MOST_RUNNING)
     waiting = listing.waiting((asked.waiting - 1) * MOST_WAITING, MOST_WAITING)
     held = {pair: held_queue(ledger, *pair).why for pair in {_queue_of(job) for job in waiting.jobs}}
@@ -90,10 +91,7 @@ def running_page(once: ReadOnce, now: float, asked: AskedLists) -> RunningPage:
         others,
         needs,
         ListPart(
-            [
-                job_line(job, now, began.get(job.row.id, ""))
-                for job in sorted(running.jobs, key=lambda job: job.need is None)
-            ],
+            [job_line(job, now, began.get(job.row.id, "")) for job in running.jobs],
             running.number,
             running.offset,
             MOST_RUNNING,
@@ -111,15 +109,18 @@ def _queue_of(job: ListedJob) -> tuple[str, str]:
     return job.row.id.namespace, job.row.id.queue
 
 
-def _needs(listing: Listing, page: int, now: float) -> tuple[int, ListPart[Notice]]:
+def _needs(once: ReadOnce, listing: Listing, page: int, now: float) -> tuple[int, ListPart[Notice]]:
     """Return the number of all jobs that need a person, and a part of their notices; the dead come last, at the end of the last part."""
-    part = listing.needing((page - 1) * MOST_NOTICES, MOST_NOTICES)
-    notices = [job_notice(job, now) for job in part.jobs if job.need is not Need.DEAD]
+    part = listing.needing((page - 1) * MOST_NOTICES, MOST_NOTICES + MOST_DEAD)
+    notices = [job_notice(job, now) for job in part.jobs[:MOST_NOTICES] if job.need is not Need.DEAD]
     number = part.number
-    if len(notices) < len(part.jobs):
+    if len(notices) < len(part.jobs[:MOST_NOTICES]):
         first = part.offset + len(notices)
-        whole = part if part.offset + len(part.jobs) >= number else listing.needing(first, MOST_DEAD)
-        dead = dead_notices([job for job in whole.jobs if job.need is Need.DEAD], number - first, now)
+        jobs = part.jobs[len(notices) :][:MOST_DEAD]
+        rows = [job.row for job in jobs]
+        # Causes do not change, so jobs that are still the same are not read again.
+        causes = once.slowly(tuple(row.id for row in rows), lambda: causes_of(once.as_ledger, rows))
+        dead = dead_notices(list(zip(jobs, causes, strict=True)), number - first, now)
         number = first + len(dead)
         notices += dead
     return part.number, ListPart(notices, number, part.offset, MOST_NOTICES)

@@ -328,7 +328,7 @@ class Need(StrEnum):
     OVERDUE: Its retry is more than an hour late, or the lease of its worker process ended more than an hour ago.
     CRASHING: Its process crashed, or its worker process was lost, twice or more (`listing.CRASHES`).
     NO_WORKER: Its worker process is gone, and no other worker process consumes its queue.
-    STUCK: Its run, which reported progress before, has reported none for half an hour (`listing.STUCK_AFTER`).
+    STUCK: Its run may hang: it reported progress before, but has reported none for unusually long (`ledger.hang`).
     DEAD: It failed for good within the last day.
     """
 
@@ -348,7 +348,7 @@ class HeldJobs(Struct, frozen=True):
         owner, namespace, queue: The worker process and the queue.
         jobs: The number of these jobs.
         running: The number of those that run; the others are in their settlement.
-        stalled: The keys of the runs that reported progress, but none for the asked time.
+        stalled: The keys of the runs that reported progress, but none for unusually long (`ledger.hang`).
     """
 
     owner: str
@@ -367,7 +367,7 @@ class NeedsOf(Struct, frozen=True):
         namespace, queue: Only jobs of this namespace, or of this queue.
         overdue: Seconds from which a job is late.
         lost: The number of crashes and losses together.
-        stalled: Seconds without progress, for a run that reported progress.
+        stalled: Seconds without progress after which a run may hang, for a run without usual steps (`ledger.hang`).
         dead: The greatest age of the end of a dead job, in seconds.
         dead_owners: The owners that are proven dead.
         alone: Each owner with a queue (owner, namespace, queue) that no other living owner consumes.
@@ -713,7 +713,7 @@ class Ledger(Protocol):
         ...
 
     def held(self, stalled: float) -> Sequence[HeldJobs]:
-        """Return the number of jobs that each owner holds of each queue, with the runs that had no progress for `stalled` seconds; for people."""
+        """Return the number of jobs that each owner holds of each queue, with the silent runs (`NeedsOf.stalled`); for people."""
         ...
 
     def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
@@ -725,8 +725,12 @@ class Ledger(Protocol):
         """
         ...
 
-    def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
-        """Return the jobs that run, newest first, from `offset` on, at most `limit`; for people."""
+    def running(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
+        """
+        Return the jobs that run, each with its need, from `offset` on, at most `limit`; for people.
+
+        Those that may hang come first, then others that need a person, then the rest; each group is newest first.
+        """
         ...
 
     def waiting(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:

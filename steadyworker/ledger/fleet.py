@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Ledger, OwnerSeen
 from steadyworker.ledger.facts import OwnerReport
+from steadyworker.ledger.hang import STUCK_AFTER
 from steadyworker.ledger.lease import attended, registered_name
-from steadyworker.ledger.listing import STUCK_AFTER, Liveness, liveness
+from steadyworker.ledger.listing import Liveness, liveness
 
 LOOP = 2
 """The number of predecessors of a worker process that died within `LOOP_WITHIN`, from which it counts as in a crash loop."""
@@ -37,7 +38,7 @@ class Trouble(StrEnum):
     CRASH_LOOP: At least `LOOP` processes in whose place it was started, one after another, died within the last hour.
     SILENT: It lives, or is frozen, but has missed renewals.
     DETACHED: It has no connection to the broker of one of its queues.
-    STUCK: One of its runs has reported no progress for half an hour.
+    STUCK: One of its runs may hang (`ledger.hang`).
     NOT_READY: It reports that it is not ready, or a finding of the level error; a process that has just started is well.
     QUIET: It receives no messages, because it has an order to be quiet.
     """
@@ -61,7 +62,7 @@ class WorkerNow(Struct, frozen=True):
         queues: The names of its queues, by their registered names.
         troubles: What it needs, the most urgent first.
         runs: The number of jobs that it holds.
-        stuck: The keys of its runs without progress.
+        stuck: The queue and the key of each of its runs that may hang.
         deaths: The number of its predecessors that died within the last hour.
         predecessor: The dead process in whose place it was started, as `host:pid`; empty if there is none.
         successor: If it died, the process that was started in its place; empty if there is none.
@@ -75,7 +76,7 @@ class WorkerNow(Struct, frozen=True):
     queues: Mapping[str, str] = {}
     troubles: tuple[Trouble, ...] = ()
     runs: int = 0
-    stuck: tuple[str, ...] = ()
+    stuck: tuple[tuple[str, str], ...] = ()
     deaths: int = 0
     predecessor: str = ""
     successor: str = ""
@@ -98,10 +99,10 @@ def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bo
     times = times or Times()
     seen = ledger.owners()
     held: Counter[str] = Counter()
-    stuck: dict[str, list[str]] = {}
+    stuck: dict[str, list[tuple[str, str]]] = {}
     for each in ledger.held(STUCK_AFTER):
         held[each.owner] += each.jobs
-        stuck.setdefault(each.owner, []).extend(each.stalled)
+        stuck.setdefault(each.owner, []).extend((each.queue, key) for key in each.stalled)
     bound = bound_names(ledger)
     paused = {registered_name(each.namespace, each.queue) for each in ledger.facts.pauses()}
     lives = {each.owner: liveness(each, times) for each in seen}
@@ -115,9 +116,9 @@ def workers(ledger: Ledger, now: float, times: Times | None = None, *, every: bo
     for owner in seen:
         fate = fates[owner.owner]
         queues = {name: queue_of(name, bound) for name in attended(owner.queues)}
-        keys = tuple(stuck.get(owner.owner, ()))
+        runs = tuple(stuck.get(owner.owner, ()))
         past = (fate.deaths, fate.predecessor, fate.successor)
-        worker = WorkerNow(owner, lives[owner.owner], queues, (), held[owner.owner], keys, *past)
+        worker = WorkerNow(owner, lives[owner.owner], queues, (), held[owner.owner], runs, *past)
         if worker.liveness is not Liveness.GONE:
             found.append(replace(worker, troubles=_troubles(worker)))
             continue

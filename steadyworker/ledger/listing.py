@@ -1,8 +1,8 @@
 """
 The order of a listing of jobs, the state of each job's worker process, and what a job needs; for people.
 
-A listing begins with the jobs that need a person, so an operator need only read its first page.
-Then come running jobs, jobs that wait for a retry, snoozed jobs, interrupted jobs, and jobs that have ended.
+A listing begins with the jobs that need a person, except the dead ones, so an operator need only read its first page.
+Then come running jobs, those that died within the last day, jobs that wait for a retry, snoozed jobs, interrupted jobs, and jobs that have ended.
 Each group is newest first; if the job of a key has ended in several rounds, the group has only the last round.
 Each group is one query, which reads a page at a time, so a listing of fifty jobs is as fast with a million rows.
 Nothing here decides which process runs a job.
@@ -10,9 +10,12 @@ Nothing here decides which process runs a job.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
+from itertools import chain, islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +35,7 @@ from steadyworker.ledger.base import (
 )
 from steadyworker.ledger.base import Need as Need  # noqa: PLC0414 - the callers of a listing import its values from here
 from steadyworker.ledger.facts import Pause, QueueReport
+from steadyworker.ledger.hang import STUCK_AFTER, is_silent
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.lost import OVERDUE, lost
 from steadyworker.ledger.retention import DAY
@@ -39,9 +43,6 @@ from steadyworker.outcome import JobState
 
 CRASHES = 2
 """The number of crashes and losses, since the last saved checkpoint, from which an unfinished job needs a person."""
-
-STUCK_AFTER = 1800.0
-"""Seconds without progress after which a run that reports progress counts as stuck."""
 
 MOST_LATE = 10_000
 """The largest numbers of stranded and of other late jobs of one queue whose hindrance a listing knows."""
@@ -51,6 +52,9 @@ SILENT_RENEWALS = 2
 
 AT_ONCE = 500
 """The number of jobs that need a person which a listing reads at once."""
+
+FEW = 3
+"""The number of dead jobs of one queue and one reason that a short listing has."""
 
 _LATE = (Need.STRANDED, Need.OVERDUE)
 _NEEDLESS = frozenset({JobState.DONE, JobState.CANCEL_WAITING})
@@ -191,9 +195,15 @@ class Listing:
         wanted: Which jobs.
         now: The wall clock.
         times: Lease and margin of the worker processes.
+        few_dead: Of the jobs that died within the last day, list at most `FEW` for each reason of the newest `AT_ONCE`.
     """
 
-    def __init__(self, ledger: Ledger, wanted: Wanted, now: float, times: Times | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, wanted: Wanted, now: float, times: Times | None = None, *, few_dead: bool = False
+    ) -> None:
+        self.left_out = 0
+        """The number of dead jobs that `jobs` has left out, as soon as it has yielded the other dead jobs."""
+        self._few_dead = few_dead
         self._ledger = ledger
         self._wanted = wanted
         self._now = now
@@ -226,18 +236,30 @@ class Listing:
 
     def needing(self, offset: int, limit: int) -> ListedPart:
         """Return a part of the jobs of these queues that need a person, whatever the other conditions are, the most urgent first."""
-        dead = tuple(each.owner for each in self._owners.values() if each.dead)
-        of_queues = (self._wanted.namespace, self._wanted.queue)
-        needs = NeedsOf(*of_queues, OVERDUE, CRASHES, STUCK_AFTER, DAY, dead, tuple(self._alone()))
-        return self._part(self._ledger.needing(needs, offset, limit))
+        return self._part(self._ledger.needing(self._needs, offset, limit))
+
+    def count_dead(self) -> int:
+        """Return the number of dead jobs of these queues that need a person."""
+        part = self.needing(0, AT_ONCE)
+        others = sum(job.need is not Need.DEAD for job in part.jobs)
+        while others == part.offset + len(part.jobs) < part.number:
+            part = self.needing(others, AT_ONCE)
+            others += sum(job.need is not Need.DEAD for job in part.jobs)
+        return part.number - others
 
     def running(self, offset: int, limit: int) -> ListedPart:
-        """Return a part of the jobs of these queues that run, newest first."""
-        return self._part(self._ledger.running(self._wanted.namespace, self._wanted.queue, offset, limit))
+        """Return a part of the jobs of these queues that run: first those that may hang, then others in need, then the newest."""
+        return self._part(self._ledger.running(self._needs, offset, limit))
 
     def waiting(self, offset: int, limit: int) -> ListedPart:
         """Return a part of the jobs of these queues that wait for their next run, in its order."""
         return self._part(self._ledger.waiting(self._wanted.namespace, self._wanted.queue, offset, limit))
+
+    @cached_property
+    def _needs(self) -> NeedsOf:
+        dead = tuple(each.owner for each in self._owners.values() if each.dead)
+        of_queues = (self._wanted.namespace, self._wanted.queue)
+        return NeedsOf(*of_queues, OVERDUE, CRASHES, STUCK_AFTER, DAY, dead, tuple(self._alone()))
 
     def _part(self, page: JobsPage) -> ListedPart:
         jobs = []
@@ -275,7 +297,8 @@ class Listing:
             ended = replace(self._wanted.query(State.DONE, State.DEAD), last=True)
             for query in (self._wanted.query(State.INTERRUPTED), ended):
                 for row, progress in self._ledger.jobs(query):
-                    if self._wanted.fits(row) and row.id not in listed:
+                    known = row.id in listed or (self._few_dead and self._need_of_last(row) is Need.DEAD)
+                    if self._wanted.fits(row) and not known:
                         yield self._job(row, progress)
 
     def _of_keys(self, keys: Collection[str]) -> Iterator[ListedJob]:
@@ -288,22 +311,38 @@ class Listing:
                     if row is None or not self._wanted.fits(row):
                         continue
                     progress = self._ledger.last_progress(row.id)
-                    need = None if round_ != last else self._need(row)
+                    need = self._need(row, progress, last=round_ == last)
                     late = need in _LATE
                     if self._has_text(row, progress) and (late or not self._wanted.overdue):
                         yield self._job(row, progress, need)
 
     def _ordered(self) -> Iterator[ListedJob]:
-        """Yield the jobs that need a person, then those that run or wait; a job can come twice."""
-        yield from self._in_need()
+        """Yield the jobs that need a person, then those that run, are dead or wait; a job can come twice."""
+        needs, dead = self._in_need(), None
+        for job in needs:
+            if job.need is Need.DEAD:
+                dead = job
+                break
+            yield job
         if self._wanted.overdue:
             return
         wanted, read = self._wanted, self._ledger.jobs
         for row, progress in read(wanted.query(State.RUNNING)):
             yield self._job(row, progress)
+        if dead is not None:
+            yield from self._few(chain([dead], needs)) if self._few_dead else chain([dead], needs)
         for snoozed in (False, True):
             for row, progress in read(replace(wanted.query(*_WAITING), snoozed=snoozed)):
                 yield self._job(row, progress)
+
+    def _few(self, dead: Iterator[ListedJob]) -> Iterator[ListedJob]:
+        seen: Counter[tuple[str, str, str]] = Counter()
+        for job in islice(dead, AT_ONCE):
+            id = job.row.id
+            seen[id.namespace, id.queue, kind_of(job.row)] += 1
+            if seen[id.namespace, id.queue, kind_of(job.row)] <= FEW:
+                yield job
+        self.left_out = self.count_dead() - sum(min(FEW, number) for number in seen.values())
 
     def _in_need(self) -> Iterator[ListedJob]:
         """Yield the jobs that need a person, the most urgent first; read no more of them than can fit."""
@@ -328,12 +367,6 @@ class Listing:
     def _job(self, row: Row, progress: Progress | None, need: Need | None = None) -> ListedJob:
         pause = self._pauses.get((row.id.namespace, row.id.queue))
         owner = owner_now(row, self._owners, self._times, paused=pause is not None)
-        if need is None and owner is not None and row.state is State.RUNNING:
-            if owner.liveness is Liveness.GONE and not owner.heirs:
-                need = Need.NO_WORKER
-            # A sample from before the start belongs to an earlier run.
-            elif progress is not None and (row.started_at or 0.0) <= progress.at < self._now - STUCK_AFTER:
-                need = Need.STUCK
         goes_on = owner is not None and owner.liveness is not Liveness.GONE
         ended = row.state in (State.DONE, State.DEAD)
         orphan = self._orphan(row)
@@ -344,8 +377,20 @@ class Listing:
         )
         return ListedJob(row, progress, orphan, owner, need, None if goes_on or ended else pause, unsure)
 
-    def _need(self, row: Row) -> Need | None:
-        """Return the need of a row that is the last round of its key."""
+    def _need(self, row: Row, progress: Progress | None, *, last: bool) -> Need | None:
+        """Return the need of a row, which is the last round of its key or an earlier one."""
+        return (self._need_of_last(row) if last else None) or self._need_of_run(row, progress)
+
+    def _need_of_run(self, row: Row, progress: Progress | None) -> Need | None:
+        paused = (row.id.namespace, row.id.queue) in self._pauses
+        owner = owner_now(row, self._owners, self._times, paused=paused) if row.state is State.RUNNING else None
+        if owner is None:
+            return None
+        if owner.liveness is Liveness.GONE:
+            return None if owner.heirs else Need.NO_WORKER
+        return Need.STUCK if is_silent(row.started_at, progress, self._now) else None
+
+    def _need_of_last(self, row: Row) -> Need | None:
         orphan = self._orphan(row)
         if orphan is not None and orphan.hindrance is not None:
             return Need.STRANDED
@@ -355,6 +400,18 @@ class Listing:
             return Need.DEAD if row.ended_at is None or row.ended_at >= self._now - DAY else None
         ended = row.state in (State.DONE, State.DEAD) or row.job_state is JobState.CANCELLED
         return Need.CRASHING if not ended and row.counters.crashes + row.counters.losses >= CRASHES else None
+
+
+_VARIES = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|[\w.@+-]*\d[\w.@+-]*""")
+
+_LONG_KEY = 4
+"""The number of characters from which a key in a reason is the key, and no part of a word."""
+
+
+def kind_of(row: Row) -> str:
+    """Return the class of a failure; without one, its reason without what varies: the key, quoted parts, and words with digits."""
+    key, reason = row.id.key, row.reason
+    return row.error_class or _VARIES.sub("…", reason.replace(key, "…") if len(key) >= _LONG_KEY else reason)
 
 
 def owner_now(row: Row, owners: Mapping[str, OwnerSeen], times: Times, *, paused: bool = False) -> OwnerNow | None:
@@ -414,11 +471,15 @@ def liveness(owner: OwnerSeen, times: Times) -> Liveness:
 
 
 def time_left(progress: Progress | None, now: float) -> float | None:
-    """Return the seconds until a run ends, by the rate of the last minutes of its progress; None if that is unknown."""
+    """
+    Return the seconds until a run ends, by the rate of the last minutes of its progress; None if that is unknown.
+
+    It is also unknown once these seconds are over.
+    """
     if progress is None or progress.done is None or not progress.total or progress.before is None:
         return None
     at, done = progress.before
     if progress.done <= done or progress.at <= at:
         return None
-    rate = (progress.done - done) / (progress.at - at)
-    return max(0.0, (progress.total - progress.done) / rate - (now - progress.at))
+    left = (progress.total - progress.done) * (progress.at - at) / (progress.done - done) - (now - progress.at)
+    return left if left >= 0 else None

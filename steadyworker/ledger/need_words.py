@@ -10,15 +10,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from steadyworker.ledger.base import Row, State
+from steadyworker.ledger.base import Progress, Row, State
 from steadyworker.ledger.fleet import Trouble, WorkerNow, unready
+from steadyworker.ledger.hang import step_of
 from steadyworker.ledger.listing import ListedJob, Liveness, Need, OwnerNow
 from steadyworker.ledger.lost import OVERDUE
 from steadyworker.text.redaction import redact
-from steadyworker.units import count_text, span
+from steadyworker.units import amount, count_text, span
 
 START_ONE = "start one with `steadyworker run MODULE:CLASS`"
 """The remedy for a queue that no worker process consumes."""
+
+MAY_HANG = "may hang"
+"""The state of a run with the need `Need.STUCK`, for people."""
 
 EXHAUSTED = "exhausted"
 """The reason of a job that failed `max_attempts` times, as the decision on a run writes it."""
@@ -92,14 +96,50 @@ def _takeover_clause(owner: OwnerNow) -> str:
     return f"taken over by another worker {when}"
 
 
+def hang_clause(job: ListedJob, now: float) -> str:
+    """Return how long a run has been without progress, where it stands, and what one of its steps took before; empty without progress."""
+    progress = job.progress
+    if progress is None:
+        return ""
+    step = step_of(job.row, progress)
+    usual = f"; before that, a step took {step_text(step)}" if step is not None else ""
+    return f"no progress for {span(max(0.0, now - progress.at))}{_at_clause(progress)}{usual}"
+
+
+def _at_clause(progress: Progress) -> str:
+    done = "" if progress.done is None else amount(progress.done)
+    total = f" of {amount(progress.total)}" if done and progress.total else ""
+    parts = ", ".join(filter(None, (f"{done}{total}", redact(progress.note))))
+    return f" at {parts}" if parts else ""
+
+
+def step_text(seconds: float) -> str:
+    """Return the duration of a step, for people; one of less than ten seconds has a fraction."""
+    if seconds < 0.1:  # noqa: PLR2004 - what people notice
+        return "under 0.1 s"
+    return f"about {seconds:.1f} s" if seconds < 10 else f"about {span(seconds)}"  # noqa: PLR2004 - two digits are enough
+
+
+def limit_clause(job: ListedJob, now: float) -> str:
+    """Return when the time limit of a run ends it."""
+    limit, began = job.owner.time_limit if job.owner is not None else None, job.row.started_at
+    if limit is None or began is None:
+        return "it has no time limit"
+    return f"its time limit ends the run in {span(max(0.0, limit - max(0.0, now - began)))}"
+
+
 def remedy_clause(job: ListedJob) -> str:
     """Return the command that helps a job in need; empty if none does."""
     named = f"{shlex.quote(job.row.id.queue)} {shlex.quote(job.row.id.key)}"
     match job.need:
         case Need.DEAD:
             return f"`steadyworker dead replay {named}` runs it again"
-        case Need.CRASHING | Need.STUCK:
+        case Need.CRASHING:
             return f"`steadyworker cancel {named}` ends it"
+        case Need.STUCK:
+            goes_on = "runs it from the start" if job.row.checkpoint is None else "continues it at its last checkpoint"
+            ends = f"`steadyworker cancel {named}` ends the run; the job becomes a dead letter"
+            return f"{ends}, and `steadyworker dead replay {named}` {goes_on}"
         case Need.OVERDUE if not job.unsure and job.orphan is None and job.owner is None and job.pause is None:
             return f"`steadyworker retry {named}` sends its message again"
         case _:
@@ -134,9 +174,11 @@ def trouble_clauses(worker: WorkerNow, trouble: Trouble) -> Sequence[str]:
             lost = ", ".join(worker.queues.get(name, name) for name, queue in queues if not queue.connected)
             texts = [f"no connection to the broker of {lost}: its jobs go on; check broker and network"]
         case Trouble.STUCK:
-            first, *others = worker.stuck
-            more = f" and {len(others)} more" if others else ""
-            texts = [f"no progress of {first}{more} for half an hour: `steadyworker cancel` ends it"]
+            (queue, key), *others = worker.stuck
+            more = f", and so may {count_text(len(others), 'more run')}" if others else ""
+            texts = [
+                f"its run of {key} may hang: `steadyworker cancel {shlex.quote(queue)} {shlex.quote(key)}` ends it{more}"
+            ]
         case Trouble.NOT_READY:
             errors = [found.text for found in report.findings if found.level == "error"] if report is not None else []
             texts = [*(unready(report) if report is not None else ()), *errors]

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from steadyworker.errors import ConfigError, Finding, NoLedger, OlderLedger
 from steadyworker.findings import FindingTexts
-from steadyworker.ledger import retention
+from steadyworker.ledger import hang, retention
 from steadyworker.ledger.base import (
     Claimed,
     Ending,
@@ -161,10 +161,19 @@ def filter_values(which: JobFilter) -> Values:
     return {name: getattr(which, name) for name in names} | {"snooze": SNOOZED}
 
 
+SILENCE: Values = {
+    "many_done": hang.MANY_DONE,
+    "usual_steps": hang.USUAL_STEPS,
+    "without_pace": hang.WITHOUT_PACE,
+    "samples_apart": hang.SAMPLES_APART,
+}
+"""The numbers of `ledger.hang` for the statements that search the runs that may hang."""
+
+
 def needs_values(which: NeedsOf) -> Values:
     """Return the conditions of a list of jobs that need a person; an owner with a queue is one text, with line feeds."""
     values = asdict(which)
-    return values | {"alone": ["\n".join(each) for each in which.alone]}
+    return values | SILENCE | {"alone": ["\n".join(each) for each in which.alone]}
 
 
 _NEEDS = tuple(Need)

@@ -27,6 +27,7 @@ from steadyworker.ledger.base import (
 )
 from steadyworker.ledger.facts import LOST, MOST_ATTEMPTS, Attempt
 from steadyworker.ledger.facts_rows import safe_checkpoint
+from steadyworker.ledger.hang import is_silent
 from steadyworker.ledger.owners import host_of
 from steadyworker.ledger.retention import Retention
 from steadyworker.outcome import CANCELLED, SNOOZED, Counters
@@ -175,10 +176,9 @@ class MemoryJob:
             moments.append(self.wake_at)
         return now - max(moments) if moments else None
 
-    def stalled(self, before: float) -> bool:
-        """Return whether the job runs, and its run reported progress, the last before this wall-clock time."""
-        start = self.started_at or 0.0
-        return self.state is State.RUNNING and self.progress is not None and start <= self.progress.at < before
+    def is_silent(self, now: float, stalled: float) -> bool:
+        """Return whether the job runs, and has reported progress, but none for unusually long."""
+        return self.state is State.RUNNING and is_silent(self.started_at, self.progress, now, stalled)
 
     def begin(self, run: Began | None, version: str) -> None:
         """Record this run as an attempt, end a lost one, and keep only the last attempts."""

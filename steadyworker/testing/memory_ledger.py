@@ -483,13 +483,13 @@ class MemoryLedger(Ledger):
             for job in self._jobs.values():
                 if job.owner is not None:
                     parts.setdefault((job.owner, job.id.namespace, job.id.queue), []).append(job)
-            before = self._clock.wall() - stalled
+            now = self._clock.wall()
             return [
                 HeldJobs(
                     *part,
                     len(jobs),
                     sum(job.state is State.RUNNING for job in jobs),
-                    tuple(job.id.key for job in jobs if job.stalled(before)),
+                    tuple(job.id.key for job in jobs if job.is_silent(now, stalled)),
                 )
                 for part, jobs in parts.items()
             ]
@@ -526,12 +526,14 @@ class MemoryLedger(Ledger):
         over = row.state is State.RUNNING and (row.lease_over or row.owner in which.dead_owners)
         if over and (row.owner, row.id.namespace, row.id.queue) in which.alone:
             return Need.NO_WORKER
-        return Need.STUCK if job.stalled(wall - which.stalled) else None
+        return Need.STUCK if not over and job.is_silent(wall, which.stalled) else None
 
     @override
-    def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
+    def running(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
         with self._lock:
-            found = [(None, job) for job in self._listed(namespace, queue) if job.state is State.RUNNING]
+            listed = self._listed(which.namespace, which.queue)
+            found = [(self._need(job, which), job) for job in listed if job.state is State.RUNNING]
+            found.sort(key=lambda each: (each[0] is not Need.STUCK, each[0] is None))
             return self._jobs_page(found, offset, limit)
 
     @override

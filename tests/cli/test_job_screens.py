@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from steadyworker.cli.job_lines import lines_of, why
+from steadyworker.cli.job_lines import as_record, lines_of, state_text, why
 from steadyworker.clock import Times
 from steadyworker.ledger.base import Claimed, JobId, KeptMessage, Moving, OwnerSeen, Progress, Row, State, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
@@ -102,10 +102,10 @@ def night() -> Night:
 def test_what_needs_a_person_comes_first_then_by_state_newest_first(night: Night) -> None:
     assert night.keys() == [
         "crashing",
-        "dead",
         "report-of-the-whole-year-for-merchant-m-17",
         "on-a-dead-worker",
         "on-a-silent-worker",
+        "dead",
         "retrying",
         "scheduled",
         "cancelled",
@@ -117,10 +117,10 @@ def test_what_needs_a_person_comes_first_then_by_state_newest_first(night: Night
 SCREEN_80 = """\
 KEY                    STATE        PROGRESS     ELAPSED  WHY
 crashing               retrying                        –  2 crashes; due in 1 h…
-dead                   dead                          0 s  exhausted: ValueError…
 report-of-the-whole-…  running      30% 1,2…  1 min 40 s  about 46 min 00 s left
 on-a-dead-worker       gone                   2 min 20 s  taken over by another…
 on-a-silent-worker     silent 40 s            2 min 20 s  no renewal for 40 s: …
+dead                   dead                          0 s  exhausted: ValueError…
 retrying               retrying                        –  due in 1 h 57 min; Va…
 scheduled              scheduled                       –  due in 1 h 57 min; sn…
 cancelled              cancelled                     0 s  cancelled: wrong month
@@ -130,10 +130,10 @@ old-dead               dead                          0 s  gave up after 5 failu�
 SCREEN_140 = """\
 KEY                     STATE        ATTEMPTS  PROGRESS             LIMIT       STARTED     ELAPSED  WHY
 crashing                retrying            0                           –         22:13           –  2 crashes; due in 1 h 57 min; killed b…
-dead                    dead                2                           –         22:13         0 s  exhausted: ValueError: no such merchan…
 report-of-the-whole-y…  running             0  30% 1,2…  1% of 2 h 00 min         22:14  1 min 40 s  about 46 min 00 s left
 on-a-dead-worker        gone                0            1% of 2 h 00 min         22:13  2 min 20 s  taken over by another worker within 50…
 on-a-silent-worker      silent 40 s         0            1% of 2 h 00 min         22:13  2 min 20 s  no renewal for 40 s: frozen, or cut of…
+dead                    dead                2                           –         22:13         0 s  exhausted: ValueError: no such merchan…
 retrying                retrying            2                           –         22:13           –  due in 1 h 57 min; ValueError: no such…
 scheduled               scheduled           0                           –         22:13           –  due in 1 h 57 min; snoozed for 2 h
 cancelled               cancelled           0                           –         22:13         0 s  cancelled: wrong month
@@ -174,7 +174,41 @@ def test_a_run_without_progress_for_half_an_hour_needs_a_person(night: Night) ->
         night.register("alive", "silent")
     report = next(job for job in night.jobs() if job.row.id.key.startswith("report"))
     assert report.need is Need.STUCK
-    assert "no progress for half an hour; `steadyworker cancel exports report-of-" in shown(night, 300)
+    remedy = "; `steadyworker cancel exports report-of-the-whole-year-for-merchant-m-17` ends the run;"
+    pace = "no progress for 31 min 40 s at 1,200 of 4,000, pages; before that, a step took about 1.0 s"
+    assert f"{pace}{remedy} the job becomes a dead letter, and" in shown(night, 400)
+
+
+def test_a_run_that_may_hang_has_no_time_left(night: Night) -> None:
+    """Its rate was right for as long as it made progress: twice the minute between its samples."""
+    night.clock.advance(75.0)
+    night.register("alive", "silent")
+    assert "about 44 min 45 s left" in shown(night, 200)
+    night.clock.advance(15.0)
+    night.register("alive", "silent")
+    (job,) = night.jobs(Wanted(keys=("report-of-the-whole-year-for-merchant-m-17",)))
+    record = as_record(job, night.clock.wall())
+    assert (record["state"], record["need"], record["eta"], state_text(job)) == ("running", "stuck", None, "may hang")
+    assert "left" not in why(job, night.clock.wall())
+
+
+def test_a_time_left_that_is_over_is_unknown() -> None:
+    progress = Progress(90.0, 100.0, "", 1000.0, before=(900.0, 80.0))
+    assert time_left(progress, 1099.0) == 1.0
+    assert time_left(progress, 1101.0) is None
+    assert time_left(Progress(100.0, 100.0, "", 1000.0, before=(900.0, 80.0)), 1001.0) is None
+
+
+def test_a_few_dead_jobs_stand_for_all_of_one_reason(night: Night) -> None:
+    """The key of a job in its reason makes no reason of its own; a run comes before all dead jobs."""
+    for number in range(60):
+        night.end(f"m-{number}", retry(target=Moving.DEAD, reason=f"no such merchant: m-{number}", error_class=""))
+    listing = Listing(night.ledger, EVERY, night.clock.wall(), few_dead=True)
+    keys = [job.row.id.key for job in listing.jobs()]
+    assert keys[4:8] == ["m-59", "m-58", "m-57", "dead"]
+    assert keys[8:] == ["retrying", "scheduled", "cancelled", "done", "old-dead"]
+    assert listing.left_out == 57
+    assert len(night.keys()) == len(keys) + 57
 
 
 @pytest.mark.parametrize(
@@ -200,7 +234,7 @@ def test_the_time_left_counts_down_between_two_reports() -> None:
 
 def test_the_queue_has_a_column_if_there_are_two(night: Night) -> None:
     night.claim("refund-1", queue="refunds")
-    assert [line.split()[0] for line in shown(night, 80).splitlines()][:3] == ["QUEUE", "exports", "exports"]
+    assert [line.split()[0] for line in shown(night, 80).splitlines()][:3] == ["QUEUE", "exports", "refunds"]
 
 
 def test_conditions_choose_and_keep_the_order(night: Night) -> None:
@@ -209,7 +243,7 @@ def test_conditions_choose_and_keep_the_order(night: Night) -> None:
     assert night.keys(Wanted(states=states)) == [report, "on-a-dead-worker", "on-a-silent-worker", "done"]
     assert night.keys(Wanted(states=frozenset((JobState.DEAD,)))) == ["dead", "old-dead"]
     assert night.keys(Wanted(states=frozenset((JobState.CANCELLED,)))) == ["cancelled"]
-    assert night.keys(Wanted(grep="MERCHANT")) == ["dead", report, "retrying"]
+    assert night.keys(Wanted(grep="MERCHANT")) == [report, "dead", "retrying"]
     assert night.keys(Wanted(since=night.clock.wall() - 3600, states=frozenset((JobState.DEAD,)))) == ["dead"]
     assert night.keys(Wanted(keys=("done", "unknown", "dead"))) == ["done", "dead"]
     assert night.keys(Wanted(queue="refunds")) == []

@@ -15,6 +15,7 @@ import termios
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -48,6 +49,23 @@ def test_without_jobs_prints_the_ledger_that_was_read(shell: Shell, queues: Queu
     done = shell("jobs")
     assert (done.code, done.out) == (0, "")
     assert "ledger.db" in done.err
+
+
+def died(ledger: Ledger, row: Row, reason: str) -> None:
+    assert ledger.moving(row.token, Verdict(Moving.DEAD, reason, Counters()))
+    assert ledger.moved(row.token)
+
+
+def test_many_dead_jobs_of_one_reason_hide_no_run(shell: Shell, queues: Queues) -> None:
+    queues.job("runs")
+    for number in range(8):
+        queues.job(f"m-{number}", partial(died, reason=f"no such merchant: m-{number}"))
+    done = shell("jobs")
+    assert [line.split()[1] for line in done.out.splitlines()[1:]] == ["runs", "m-7", "m-6", "m-5"]
+    assert done.err == "5 more dead jobs with the same reasons or older; --state dead for all\n"
+    assert len(shell("jobs", "--limit", "0").out.splitlines()) == 10
+    assert len(shell("jobs", "--state", "dead", "--json").records) == 8
+    assert len(shell("jobs", "--json").records) == 9
 
 
 def test_a_cancel_without_a_job_has_a_state_of_its_own_and_is_listed_on_request(shell: Shell, queues: Queues) -> None:

@@ -24,6 +24,7 @@ from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.conftest import Eventually
 from tests.dashboard.fleet_of_facts import FleetOfFacts, hostile
 from tests.dashboard.kit import served
+from tests.dashboard.test_pages import hung
 from tests.dashboard.test_paging import register
 from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser, chromium
 
@@ -42,6 +43,8 @@ PAGES = {
 }
 WIDTHS = (320, 390, 1280, 3840)
 SCHEMES = ("light", "dark")
+FIRST_SCREEN = 844
+"""The height of a telephone, in pixels."""
 OVERLAPS = """
 [...document.querySelectorAll("main *")].filter((each) => !each.closest(".cards thead") && each.scrollWidth > each.clientWidth + 1
     && each.clientWidth && getComputedStyle(each).overflowX === "visible" && getComputedStyle(each).display !== "inline")
@@ -109,6 +112,30 @@ def test_a_page_of_a_large_fleet_fits(browser: Browser, pictures: Path, scheme: 
                 assert browser.run("document.querySelectorAll('.turn a[rel=prev], .turn a[rel=next]').length") > 0
                 assert browser.run(OVERLAPS) == []
                 browser.picture(pictures / f"large-{name}-{width}-{scheme}.png")
+
+
+def test_a_hang_of_minutes_is_on_the_first_screen_of_a_telephone(browser: Browser, pictures: Path) -> None:
+    """Beside 100 dead letters of 45 causes, and with its button in its box."""
+    clock, dead = FakeClock(), set[str]()
+    fleet = FleetOfFacts(MemoryLedger(clock, Times(), is_dead=dead.__contains__), clock, dead)
+    fleet.ledger.bind("shop", "exports", "shop")
+    fleet.beat()
+    hung(fleet, "hung", 0.0)
+    for number in range(100):
+        fleet.end(f"dies-{number}", target=Moving.DEAD, reason="x", error_class=f"Error{max(0, number - 56)}")
+    fleet.pass_time(195.0)
+    options = load({"state_dir": "/nothing"}, {}, Path("/"))
+    with served(application(fleet.ledger, checked_access(), clock=clock, acting=options)) as url:
+        browser.open(url, width=390)
+        browser.picture(pictures / "hang-390.png")
+        tops = "[...document.querySelectorAll('.notice')].map((each) => [each.querySelector('.kind').textContent, each.getBoundingClientRect().bottom])"
+        places: list[tuple[str, float]] = browser.run(tops)
+        assert [kind for kind, _ in places] == ["may hang", *["dead"] * 11]
+        assert places[0][1] < FIRST_SCREEN
+        button = "document.querySelector(\"details[id^='cancel-'] summary\")"
+        assert browser.run(f"{button}.textContent") == "Cancel hung"
+        assert browser.run(f"{button}.getBoundingClientRect().bottom") < FIRST_SCREEN
+        assert browser.run("document.querySelector('.state.warning').textContent") == "may hang"
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -13,6 +13,7 @@ import threading
 import unicodedata
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,10 @@ from tests.support.ledgers import make_ledger
 
 RUNNING_80 = """\
  1 Running   2 Queues   3 Workers   4 Failures   5 Actions
-6 jobs listed, 4 running, 3 need a person
+4 run, 1 waits, 1 dead, 2 need a person
   KEY       STATE     ATTEMPTS  PROGRESS         ELAPSED  WHY
   crashing  retrying         0                         –  2 crashes; due in 9 …
-  stuck     running          0  10% 10/100…  41 min 30 s  no progress for half…
-  failed    dead             0                       0 s  gave up: ValueError:…
+  stuck     may hang         0  10% 10/100…  41 min 30 s  no progress for 41 m…
   lost      gone             0                      30 s  taken over by anothe…
   well      running          0  50% 50/100…   1 min 30 s  about 4 min 30 s left
   detached  running          0               41 min 30 s  its worker has no co…
@@ -91,18 +91,18 @@ KEYS: list[tuple[str, str]] = [
     ("end up x", "* well  "),
     ("l x", "* detached  "),
     ("l h x", "* crashing  "),
-    ("x x x", "6 jobs listed, 4 running, 3 need a person; 3 selected\n"),
-    ("x up x", "6 jobs listed, 4 running, 3 need a person\n"),
-    ("A", "6 selected\n"),
-    ("A A", "6 jobs listed, 4 running, 3 need a person\n"),
+    ("x x x", "4 run, 1 waits, 1 dead, 2 need a person; 3 selected\n"),
+    ("x up x", "4 run, 1 waits, 1 dead, 2 need a person\n"),
+    ("A", "5 selected\n"),
+    ("A A", "4 run, 1 waits, 1 dead, 2 need a person\n"),
     ("p", "; the refresh is stopped: p resumes it\n"),
-    ("p p", "6 jobs listed, 4 running, 3 need a person\n"),
-    ("slash s t u c enter", "1 job listed, 1 running, 1 needs a person; only with 'stuc'\n"),
-    ("slash e x p o r t s enter", "6 jobs listed, 4 running, 3 need a person; only with 'exports'\n"),
-    ("slash s t u c enter slash ctrl+u enter", "6 jobs listed, 4 running, 3 need a person\n"),
-    ("slash q escape", "6 jobs listed, 4 running, 3 need a person\n"),
+    ("p p", "4 run, 1 waits, 1 dead, 2 need a person\n"),
+    ("slash s t u c enter", "1 job, 1 needs a person; only with 'stuc'\n"),
+    ("slash e x p o r t s enter", "4 run, 1 waits, 1 dead, 2 need a person; only with 'exports'\n"),
+    ("slash s t u c enter slash ctrl+u enter", "4 run, 1 waits, 1 dead, 2 need a person\n"),
+    ("slash q escape", "4 run, 1 waits, 1 dead, 2 need a person\n"),
     ("3 slash H O S T minus 4 enter", "1 worker process, 1 needs a person; only with 'HOST-4'\n"),
-    ("j enter", "stuck in exports: running\n  0 attempts, 0 crashes, 0 losses; 41 min 30 s in all\n"),
+    ("j enter", "stuck in exports: may hang\n  0 attempts, 0 crashes, 0 losses; 41 min 30 s in all\n"),
     ("j enter escape", RUNNING_80),
     ("2 enter", "exports of shop\n3 consumers that no worker of this ledger explains;"),
     ("3 enter", "host-4\n4004\nexports, refunds\n"),
@@ -232,7 +232,7 @@ def test_while_the_ledger_is_away_the_last_rows_stay_with_their_age(
             await pilot.press("1")
             await shown(pilot, "These rows are 44 s old")
         facts.clock.advance(5.0)
-        await shown(pilot, re.compile(r"6 jobs.*(?!old)"))
+        await shown(pilot, re.compile(r"4 run, .*(?!old)"))
         await shown(pilot, "42 min 19 s")
 
     driven(facts.ledger, steps, clock=facts.clock)
@@ -294,7 +294,7 @@ def acted(
     seen: list[str] = []
 
     async def steps(pilot: Pilot[None]) -> None:
-        await shown(pilot, re.compile(r"\d+ jobs?"))
+        await shown(pilot, re.compile(r"\d+ runs?, "))
         for key in keys:
             await pilot.press(*([key] if len(key) == 1 or key in ("enter", "escape", "tab") else key))
             if key == "tab":
@@ -310,7 +310,7 @@ def acted(
 def test_an_empty_table_has_no_row_and_its_keys_do_nothing(state: Queues) -> None:
     async def steps(pilot: Pilot[None]) -> None:
         for number, headline in enumerate(
-            ("0 jobs", "0 queues", "0 worker processes", "0 failed jobs", "0 actions"), 1
+            ("0 run, 0 wait, 0 dead", "0 queues", "0 worker processes", "0 failed jobs", "0 actions"), 1
         ):
             await pilot.press(str(number))
             await shown(pilot, f"\n{headline}\n\n")
@@ -391,7 +391,7 @@ def test_an_action_that_goes_on_is_neither_left_nor_joined_by_another(
         return obey(*arguments)
 
     async def steps(pilot: Pilot[None]) -> None:
-        await shown(pilot, "1 job listed, 0 running\n")
+        await shown(pilot, "0 run, 1 waits, 0 dead\n")
         await pilot.press("c", "enter", *"yes", "enter")
         await shown(pilot, "Cancel: goes on…")
         await pilot.press("q")
@@ -431,13 +431,32 @@ def test_once_prints_each_table_without_a_terminal(state: Queues, tmp_path: Path
     assert done.exit_code == 0, done.output
     heads = [line for line in done.stdout.splitlines() if re.match("[A-Z]+: ", line)]
     assert heads == [
-        "RUNNING: 1 job listed, 1 running",
+        "RUNNING: 1 runs, 0 wait, 0 dead",
         "QUEUES: 1 queue",
         "WORKERS: 0 worker processes",
         "FAILURES: 0 failed jobs",
         "ACTIONS: 0 actions",
     ]
     assert "\x1b" not in done.stdout
+
+
+def died(ledger: Ledger, row: Row, reason: str) -> None:
+    assert ledger.moving(row.token, Verdict(Moving.DEAD, reason, Counters()))
+    assert ledger.moved(row.token)
+
+
+def test_once_prints_a_run_before_a_few_dead_jobs_of_each_reason(state: Queues, tmp_path: Path) -> None:
+    state.job("runs")
+    for number in range(9):
+        state.job(f"m-{number}", partial(died, reason=f"no such merchant: m-{number}"))
+    arguments = ["--state-dir", str(Shell(tmp_path).state)]
+    printed = CliRunner().invoke(verbs, ["top", "--once", *arguments]).stdout
+    assert "RUNNING: 1 runs, 0 wait, 9 dead\n" in printed
+    assert re.findall("^(runs|m-[0-9]) ", printed, re.MULTILINE) == ["runs", "m-8", "m-7", "m-6"]
+    assert "FAILURES: 3 failed jobs, 3 need a person\n" in printed
+    assert "6 more dead jobs with the same reasons or older.\n" in printed
+    found = json.loads(CliRunner().invoke(verbs, ["top", "--json", *arguments]).stdout)
+    assert len(found["failures"]) == 9
 
 
 def test_json_is_one_object_with_each_table(state: Queues, tmp_path: Path) -> None:
@@ -456,7 +475,10 @@ def test_a_table_has_at_most_200_rows_and_names_the_fact(state: Queues, tmp_path
     for number in range(MOST_ROWS + 1):
         state.job(f"m-{number}", keep=False)
     arguments = ["--state-dir", str(Shell(tmp_path).state)]
-    assert "RUNNING: the first 200 jobs" in CliRunner().invoke(verbs, ["top", "--once", *arguments]).stdout
+    assert (
+        "RUNNING: 201 run, 0 wait, 0 dead; the first 200 jobs"
+        in CliRunner().invoke(verbs, ["top", "--once", *arguments]).stdout
+    )
     found = json.loads(CliRunner().invoke(verbs, ["top", "--json", *arguments]).stdout)
     assert (found["more"], len(found["running"])) == (["running"], MOST_ROWS)
 

@@ -75,7 +75,8 @@ def is_terminal() -> bool:
 
 
 def _print(reader: Reader, namespace: str | None, *, as_json: bool) -> None:
-    tables = [reader.page(tab, partial(read_table, tab=tab, namespace=namespace)).content for tab in Tab]
+    read = partial(read_table, namespace=namespace, few_dead=not as_json)
+    tables = [reader.page(tab, partial(read, tab=tab)).content for tab in Tab]
     if as_json:
         more = [table.tab.value for table in tables if table.more]
         head = {"at": instant(reader.now()), "ledger": reader.url, "more": more}

@@ -19,7 +19,6 @@ from steadyworker.dashboard.notices import needs_person, queue_notices
 from steadyworker.dashboard.queues import queue_lines
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger import fleet
-from steadyworker.ledger.base import State
 from steadyworker.ledger.facts import Action
 from steadyworker.ledger.fleet import WorkerNow
 from steadyworker.ledger.listing import ListedJob, Listing, Wanted
@@ -30,6 +29,9 @@ from steadyworker.units import count_text
 
 MOST_ROWS = 200
 """The largest number of rows of a table; the table names the fact that there are more."""
+
+_FAILED = frozenset({JobState.DEAD, JobState.RETRYING})
+_UNFINISHED = frozenset({JobState.RUNNING, JobState.RETRYING, JobState.SCHEDULED, JobState.INTERRUPTED})
 
 Value = ListedJob | QueueNow | WorkerNow | Action
 
@@ -63,6 +65,7 @@ class TopTable(Struct, frozen=True):
         rows: The rows, those that need a person first.
         more: True if there are more rows than `MOST_ROWS`.
         notes: Sentences below the table, such as a pause.
+        counts: The numbers of all jobs that run, that wait, and that died within the last day; None for other tables or a search.
     """
 
     tab: Tab
@@ -70,18 +73,21 @@ class TopTable(Struct, frozen=True):
     rows: Sequence[Value]
     more: bool = False
     notes: Sequence[str] = ()
+    counts: tuple[int, int, int] | None = None
 
     @property
     def headline(self) -> str:
-        """The number of rows, of jobs that run, and of rows that need a person."""
+        """The number of rows, or of jobs that run, wait or are dead, and of rows that need a person."""
         count = (
             f"the first {MOST_ROWS} {_NOUNS[self.tab][1]}"
             if self.more
             else count_text(len(self.rows), *_NOUNS[self.tab])
         )
-        if self.tab is Tab.RUNNING and self.rows:
-            running = sum(isinstance(row, ListedJob) and row.row.job_state is JobState.RUNNING for row in self.rows)
-            count = f"{count} listed, {running} running"
+        if self.counts is not None:
+            running, waiting, dead = self.counts
+            listed = f"; {count}" if self.more else ""
+            runs, waits = "runs" if running == 1 else "run", "waits" if waiting == 1 else "wait"
+            count = f"{running:,} {runs}, {waiting:,} {waits}, {dead:,} dead{listed}"
         needs = sum(_needs_person(row, self.now) for row in self.rows)
         return f"{count}, {needs} {'needs' if needs == 1 else 'need'} a person" if needs else count
 
@@ -105,21 +111,27 @@ class TopTable(Struct, frozen=True):
         return [_record(row, self.now) for row in self.rows]
 
 
-def read_table(once: ReadOnce, now: float, tab: Tab, namespace: str | None, text: str = "") -> TopTable:
-    """Read a table: all rows, or only those with this text; the case does not matter."""
+def read_table(
+    once: ReadOnce, now: float, tab: Tab, namespace: str | None, text: str = "", *, few_dead: bool = False
+) -> TopTable:
+    """Read a table: all rows, or only those with this text, whose case does not matter; `few_dead` is that of `Listing`."""
     ledger = once.as_ledger
     found: Iterator[Value]
     notes: list[str] = []
+    counts: tuple[int, int, int] | None = None
+    listing: Listing | None = None
     match tab:
         case Tab.RUNNING | Tab.FAILURES:
             # The name of a queue selects its jobs; the ledger searches another text in key, reason, error and note.
             of_queue = text in {queue for _, queue in ledger.bindings()}
-            states = frozenset({JobState.DEAD, JobState.RETRYING}) if tab is Tab.FAILURES else None
+            states = _FAILED if tab is Tab.FAILURES else _UNFINISHED
             wanted = Wanted(
                 namespace, text if of_queue else None, states=states, grep=None if of_queue else text or None
             )
-            found = Listing(ledger, wanted, now).jobs()
-            found, text = (found if states else _unfinished(found)), ""
+            listing, text = Listing(ledger, wanted, now, few_dead=few_dead), ""
+            found = listing.jobs()
+            if tab is Tab.RUNNING and wanted.grep is None:
+                counts = (listing.running(0, 1).number, listing.waiting(0, 1).number, listing.count_dead())
             notes = list(pause_texts(ledger, now, namespace))
         case Tab.QUEUES:
             lines = queue_lines(once, now, namespace)
@@ -132,7 +144,9 @@ def read_table(once: ReadOnce, now: float, tab: Tab, namespace: str | None, text
         case Tab.ACTIONS:
             found = iter(ledger.facts.actions(None, namespace, None, None, MOST_ROWS + 1))
     rows = list(islice((row for row in found if not text or _has(row, text, now)), MOST_ROWS + 1))
-    return TopTable(tab, now, rows[:MOST_ROWS], len(rows) > MOST_ROWS, notes)
+    if listing is not None and listing.left_out:
+        notes.append(f"{count_text(listing.left_out, 'more dead job')} with the same reasons or older.")
+    return TopTable(tab, now, rows[:MOST_ROWS], len(rows) > MOST_ROWS, notes, counts)
 
 
 def row_id(row: Value) -> Hashable:
@@ -167,14 +181,6 @@ def story_of(once: ReadOnce, now: float, row: Value, width: int) -> list[str]:
         case Action():
             lines = [cell for cell in actions.cells(row) if cell]
     return [printable(line) for line in lines]
-
-
-def _unfinished(jobs: Iterator[ListedJob]) -> Iterator[ListedJob]:
-    for job in jobs:
-        # What needs a person comes first, then what runs, then what waits, then what has ended.
-        if job.need is None and job.row.state in (State.DONE, State.DEAD):
-            return
-        yield job
 
 
 def _has(row: Value, text: str, now: float) -> bool:

@@ -77,6 +77,7 @@ from steadyworker.ledger.retention import Retention
 from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
+    SILENCE,
     Retentions,
     Values,
     began_values,
@@ -492,23 +493,26 @@ class PostgresLedger(Ledger):
     def held(self, stalled: float) -> Sequence[HeldJobs]:
         return [
             HeldJobs(owner, namespace, queue, jobs, running, tuple(keys or ()))
-            for owner, namespace, queue, jobs, running, keys in self._fetch(sql.HELD, {"stalled": stalled})
+            for owner, namespace, queue, jobs, running, keys in self._fetch(sql.HELD, SILENCE | {"stalled": stalled})
         ]
 
     @override
     def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
-        values = needs_values(which) | {"dead_owners": list(which.dead_owners)}
-        with self._record.connection() as db:
-            statement = sql.NEEDING.replace("{now}", incarnation(db))
-        return self._jobs_page(statement, values, offset, limit)
+        return self._needs_page(sql.NEEDING, which, offset, limit)
 
     @override
-    def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
-        return self._jobs_page(sql.RUNNING, {"namespace": namespace, "queue": queue}, offset, limit)
+    def running(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
+        return self._needs_page(sql.RUNNING, which, offset, limit)
 
     @override
     def waiting(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
         return self._jobs_page(sql.WAITING, {"namespace": namespace, "queue": queue}, offset, limit)
+
+    def _needs_page(self, statement: LiteralString, which: NeedsOf, offset: int, limit: int) -> JobsPage:
+        values = needs_values(which) | {"dead_owners": list(which.dead_owners)}
+        with self._record.connection() as db:
+            statement = statement.replace("{now}", incarnation(db))
+        return self._jobs_page(statement, values, offset, limit)
 
     def _jobs_page(self, statement: LiteralString, values: Values, offset: int, limit: int) -> JobsPage:
         self.flush()

@@ -458,15 +458,27 @@ PAGE = f"""
 """
 _OF_QUEUE = """(%(namespace)s::text IS NULL OR namespace = %(namespace)s)
     AND (%(queue)s::text IS NULL OR queue = %(queue)s)"""
-_IS_STALLED = f"""state = 'running' AND started_at < {after("- %(stalled)s::float8")} AND EXISTS (
-    SELECT FROM steadyworker_progress AS last WHERE last.uid = steadyworker_jobs.uid
-        AND at >= extract(epoch FROM started_at)::float8 AND at < extract(epoch FROM {after("- %(stalled)s::float8")})::float8
+# This is `hang.longest_silence`.
+_STARTED = "extract(epoch FROM started_at)::float8"
+_WINDOW: LiteralString = f"(at - coalesce(before_at, {_STARTED}))"
+_BEFORE = "coalesce(before_done, 0)"
+_STALLED = "%(stalled)s::float8"
+_LONGEST_SILENCE: LiteralString = f"""CASE WHEN done > {_BEFORE} AND {_WINDOW} >= 0 THEN greatest(
+    %(samples_apart)s::float8 * {_WINDOW},
+    CASE WHEN done >= %(many_done)s::float8 AND {_BEFORE} >= 0 AND (coalesce(total, 0) = 0 OR done < total) THEN least(
+        {_STALLED},
+        greatest(%(usual_steps)s::float8 * {_WINDOW} / (done - {_BEFORE}), CASE WHEN before_at IS NULL THEN {_STALLED} / %(without_pace)s::float8 END)
+    ) ELSE {_STALLED} END
+) ELSE {_STALLED} END"""
+_IS_SILENT = f"""state = 'running' AND EXISTS (
+    SELECT FROM steadyworker_progress AS last WHERE last.uid = steadyworker_jobs.uid AND at >= {_STARTED}
+        AND extract(epoch FROM {NOW})::float8 - at > {_LONGEST_SILENCE}
 )"""
 HELD = f"""
     SET LOCAL jit = off;
     SELECT
         owner, namespace, queue, count(*), count(*) FILTER (WHERE state = 'running'),
-        array_agg(key) FILTER (WHERE {_IS_STALLED})
+        array_agg(key) FILTER (WHERE {_IS_SILENT})
     FROM steadyworker_jobs WHERE owner IS NOT NULL GROUP BY owner, namespace, queue
 """
 # A part of the incarnation that the server hides now, or hid at the time of the record, is NULL, and counts as equal.
@@ -487,13 +499,14 @@ _IS_STRANDED = f"""
 """
 _DIES = "(state = 'moving' AND target = 'dead')"
 _IS_NO_CANCEL = "(reason IS DISTINCT FROM 'cancelled: ' || cancel_reason)"
+_LEASE_IS_OVER = f"({NOW} > lease_until + make_interval(secs => %(margin)s) OR owner = ANY(%(dead_owners)s::text[]))"
 _NEED = f"""CASE
     WHEN {_IS_STRANDED} THEN 0
     WHEN {_DUE} < {after("- %(overdue)s::float8")} THEN 1
     WHEN crashes + losses >= %(lost)s::bigint AND (NOT {_DIES} OR {_IS_NO_CANCEL}) THEN CASE WHEN {_DIES} THEN 5 ELSE 2 END
-    WHEN state = 'running' AND ({NOW} > lease_until + make_interval(secs => %(margin)s) OR owner = ANY(%(dead_owners)s::text[]))
+    WHEN state = 'running' AND {_LEASE_IS_OVER}
         AND owner || chr(10) || namespace || chr(10) || queue = ANY(%(alone)s::text[]) THEN 3
-    WHEN {_IS_STALLED} THEN 4
+    WHEN {_IS_SILENT} AND NOT {_LEASE_IS_OVER} THEN 4
 END"""
 # With `OFFSET 0`, the server searches a later round only for the few rows that have a need.
 _NEEDING = f"""
@@ -507,9 +520,11 @@ _NEEDING = f"""
             AND {_IS_NO_CANCEL} AND {LAST_OF_ITS_KEY}
     ) AS needy ORDER BY need, number DESC LIMIT %(rows)s OFFSET %(offset)s
 """
+_HANG_FIRST = "need IS DISTINCT FROM 4, need IS NULL"
 _RUNNING = f"""
-    SELECT number AS place, number, NULL::int AS need, count(*) OVER () AS every FROM steadyworker_jobs
-    WHERE owner IS NOT NULL AND state = 'running' AND {_OF_QUEUE} ORDER BY number DESC LIMIT %(rows)s OFFSET %(offset)s
+    SELECT number AS place, number, need, count(*) OVER () AS every FROM (
+        SELECT number, {_NEED} AS need FROM steadyworker_jobs WHERE owner IS NOT NULL AND state = 'running' AND {_OF_QUEUE}
+    ) AS runs ORDER BY {_HANG_FIRST}, number DESC LIMIT %(rows)s OFFSET %(offset)s
 """
 _WAITING = f"""
     SELECT row_number() OVER (ORDER BY wake_at, number) AS place, number, NULL::int AS need, every FROM (
@@ -533,7 +548,7 @@ def _page(chosen: LiteralString, order: LiteralString) -> LiteralString:
 
 
 NEEDING = _page(_NEEDING, "need, place DESC")
-RUNNING = _page(_RUNNING, "place DESC")
+RUNNING = _page(_RUNNING, f"{_HANG_FIRST}, place DESC")
 WAITING = _page(_WAITING, "place")
 ABOVE_ALL = "SELECT coalesce(max(number), 0) + 1 FROM steadyworker_jobs"
 FORGET = f"""

@@ -53,6 +53,7 @@ from steadyworker.ledger.lease import registered_name
 from steadyworker.ledger.shared import (
     KEEP,
     PAGE_ROWS,
+    SILENCE,
     Retentions,
     Values,
     began_values,
@@ -475,7 +476,7 @@ class SqliteLedger(Ledger):
 
     @override
     def held(self, stalled: float) -> Sequence[HeldJobs]:
-        found = self._fetch(sql.HELD, {"now": self._clock.wall(), "stalled": stalled})
+        found = self._fetch(sql.HELD, SILENCE | {"now": self._clock.wall(), "stalled": stalled})
         return [
             HeldJobs(owner, namespace, queue, jobs, running, tuple(json.loads(keys)))
             for owner, namespace, queue, jobs, running, keys in found
@@ -483,18 +484,19 @@ class SqliteLedger(Ledger):
 
     @override
     def needing(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
-        values = needs_values(which) | {"margin": self._times.margin}
-        values["dead_owners"] = json.dumps(which.dead_owners)
-        values["alone"] = json.dumps(values["alone"])
-        return self._jobs_page(sql.NEEDING, values, offset, limit)
+        return self._jobs_page(sql.NEEDING, self._needs_values(which), offset, limit)
 
     @override
-    def running(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
-        return self._jobs_page(sql.RUNNING, {"namespace": namespace, "queue": queue}, offset, limit)
+    def running(self, which: NeedsOf, offset: int, limit: int) -> JobsPage:
+        return self._jobs_page(sql.RUNNING, self._needs_values(which), offset, limit)
 
     @override
     def waiting(self, namespace: str | None, queue: str | None, offset: int, limit: int) -> JobsPage:
         return self._jobs_page(sql.WAITING, {"namespace": namespace, "queue": queue}, offset, limit)
+
+    def _needs_values(self, which: NeedsOf) -> Values:
+        values = needs_values(which) | {"margin": self._times.margin, "dead_owners": json.dumps(which.dead_owners)}
+        return values | {"alone": json.dumps(values["alone"])}
 
     def _jobs_page(self, statement: str, values: Values, offset: int, limit: int) -> JobsPage:
         """Return the jobs whose numbers this statement finds, in its order."""

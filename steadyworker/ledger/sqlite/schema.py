@@ -664,13 +664,25 @@ PAGE_OF_NUMBERS = f"""
     ORDER BY jobs.rowid DESC
 """
 _OF_QUEUE = "(:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL OR queue = :queue)"
-_STALLED = """EXISTS (
-    SELECT 1 FROM progress WHERE progress.namespace = jobs.namespace AND progress.queue = jobs.queue
-        AND progress.key = jobs.key AND progress.round = jobs.round AND at >= started_at AND at < :now - :stalled
+# This is `hang.longest_silence`.
+_WINDOW, _BEFORE = "(at - coalesce(before_at, started_at))", "coalesce(before_done, 0)"
+_LONGEST_SILENCE = f"""CASE WHEN done > {_BEFORE} AND {_WINDOW} >= 0 THEN max(
+    :samples_apart * {_WINDOW},
+    CASE WHEN done >= :many_done AND {_BEFORE} >= 0 AND (coalesce(total, 0) = 0 OR done < total) THEN min(
+        :stalled,
+        max(:usual_steps * {_WINDOW} / (done - {_BEFORE}), iif(before_at IS NULL, :stalled / :without_pace, 0))
+    ) ELSE :stalled END
+) ELSE :stalled END"""
+# No limit is shorter than this one, which saves most runs of a long list the search of their earlier sample.
+_SOONEST = f"min(:stalled / :without_pace, {RATE_OVER:g})"
+_IS_SILENT = f"""state = 'running' AND started_at < :now - {_SOONEST} AND EXISTS (
+    SELECT 1 FROM progress LEFT JOIN earlier_progress USING (namespace, queue, key, round, fence)
+    WHERE progress.namespace = jobs.namespace AND progress.queue = jobs.queue AND progress.key = jobs.key
+        AND progress.round = jobs.round AND at >= started_at AND at < :now - {_SOONEST}
+        AND :now - at > {_LONGEST_SILENCE}
 )"""
-_IS_STALLED = f"state = 'running' AND started_at < :now - :stalled AND {_STALLED}"
 HELD = f"""
-    SELECT owner, namespace, queue, count(*), sum(state = 'running'), json_group_array(key) FILTER (WHERE {_IS_STALLED})
+    SELECT owner, namespace, queue, count(*), sum(state = 'running'), json_group_array(key) FILTER (WHERE {_IS_SILENT})
     FROM jobs INDEXED BY jobs_held WHERE owner IS NOT NULL GROUP BY owner, namespace, queue
 """
 # A job that a worker process starts by itself, later, needs no person, and neither does a job of a paused queue.
@@ -689,7 +701,7 @@ _NEED = f"""CASE
     WHEN crashes + losses >= :lost AND NOT ({_DIES} AND {_CANCELLED}) THEN iif({_DIES}, 5, 2)
     WHEN state = 'running' AND {_LEASE_IS_OVER}
         AND owner || char(10) || namespace || char(10) || queue IN (SELECT value FROM json_each(:alone)) THEN 3
-    WHEN {_IS_STALLED} THEN 4
+    WHEN {_IS_SILENT} AND NOT {_LEASE_IS_OVER} THEN 4
 END"""
 _HELD = f"SELECT rowid FROM jobs INDEXED BY jobs_held WHERE owner IS NOT NULL AND {_OF_QUEUE}"
 _WAITS = f"FROM jobs INDEXED BY jobs_held WHERE owner IS NULL AND wake_at IS NOT NULL AND {_OF_QUEUE}"
@@ -704,8 +716,8 @@ NEEDING = f"""
     ) ORDER BY need, number DESC LIMIT :rows OFFSET :offset
 """
 RUNNING = f"""
-    SELECT rowid, NULL, count(*) OVER () FROM jobs INDEXED BY jobs_held
-    WHERE owner IS NOT NULL AND state = 'running' AND {_OF_QUEUE} ORDER BY rowid DESC LIMIT :rows OFFSET :offset
+    SELECT rowid, {_NEED} AS need, count(*) OVER () FROM jobs WHERE rowid IN ({_HELD} AND state = 'running')
+    ORDER BY need IS NOT 4, need IS NULL, rowid DESC LIMIT :rows OFFSET :offset
 """
 _IN_SETTLEMENT = f"{_HELD} AND state = 'moving'"
 WAITING = f"""
