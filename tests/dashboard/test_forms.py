@@ -416,7 +416,7 @@ def test_without_the_flag_no_form_is_drawn_and_a_form_is_refused(site: Site, que
     form = site.form(path, "cancel")
     site.app = application(site.ledger, checked_access())
     for each in (path, "/queues", "/workers", "/"):
-        assert "<form" not in site.get(each).text
+        assert 'method="post"' not in site.get(each).text
         assert "Read only" in site.get(each).words
     answered = site.post(form)
     assert (answered.status, site.row().cancel_reason) == (403, None)

@@ -100,7 +100,7 @@ def test_the_page_alone_names_each_trouble_and_ends_what_a_person_can_end(
         needs = ann.notices()
         assert kinds(ann) == {
             "poison": "crashing",
-            "stuck": "stuck",
+            "stuck": "may hang",
             "failed": "dead",
             "host-4": "gone",
             "host-3": "crash loop",
@@ -114,7 +114,7 @@ def test_the_page_alone_names_each_trouble_and_ends_what_a_person_can_end(
             r"dead failed in exports Failed for good .*? ago: gave up after \d+ failures?: ConnectionError: cannot reach amqp://app:\*\*\*@broker/\.",
             r"gone host-4:\d+ Died .*? ago; another takes over its 1 job: read its log, and start it again",
             r"crashing poison in imports 2 losses since its last checkpoint",
-            r"stuck stuck in exports No progress for .*?, but its worker process lives",
+            r"may hang stuck in exports No progress for .*? at 1 of 100, pages; before that, a step took ",
             r"detached host-2:\d+ No connection to the broker of invoices: its jobs go on; check broker and network",
         )
         assert_texts(pages["/failures"], r"1 dead job, 1 cause", r"ConnectionError")

@@ -118,7 +118,9 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
         assert_lines(
             jobs,
             r"imports +poison +running .* host-3:\d+ +2 losses; `steadyworker cancel imports poison` ends it",
-            r"exports +stuck +running .* host-1:\d+ +no progress for .*; `steadyworker cancel exports stuck` ends it",
+            r"exports +stuck +may hang .* host-1:\d+ +no progress for .* at 1 of 100, pages; before that, a step took .*; "
+            r"`steadyworker cancel exports stuck` ends the run; the job becomes a dead letter, "
+            r"and `steadyworker dead replay exports stuck` runs it from the start",
             r"exports +failed +dead .* gave up after \d+ failures?: ConnectionError: cannot reach amqp://app:\*\*\*@broker/; "
             r"`steadyworker dead replay exports failed` runs it again",
             r"exports +well +running +0 +\d+% \d[\d,]*/400 pages .* host-0.*",
@@ -142,8 +144,8 @@ def test_three_screens_name_each_trouble_of_real_processes_with_its_remedy(
             r"read the log of the last one, host-3:\d+",
             r"host-2 +\d+ +invoices +1/1 +running +lost .* no connection to the broker of invoices: its jobs go on; "
             r"check broker and network; invoices: broker: .*Connection refused.*",
-            r"host-1 +\d+ +exports +1/1 +running +up .* no progress of stuck for half an hour: "
-            "`steadyworker cancel` ends it",
+            r"host-1 +\d+ +exports +1/1 +running +up .* its run of stuck may hang: "
+            "`steadyworker cancel exports stuck` ends it",
             *(rf"host-{number} +\d+ +refunds +0/1 +running +up .* paused: refunds" for number in range(6, 10)),
         )
 
