@@ -23,7 +23,7 @@ from steadyworker.ledger.base import Ledger, Need, OwnerSeen
 from steadyworker.ledger.facts import LinkEvent, ReportedFinding
 from steadyworker.ledger.fleet import bound_names, queue_of
 from steadyworker.ledger.lease import attended
-from steadyworker.ledger.listing import Listing, Liveness, Wanted, liveness
+from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Wanted, liveness
 from steadyworker.ledger.need_words import sentence
 from steadyworker.text.redaction import redact
 from steadyworker.units import count_text, span
@@ -83,8 +83,7 @@ def warnings_page(once: ReadOnce, now: float, namespace: str | None) -> Warnings
     ]
     lines = _findings(living)
     pairs = [pair for pair in ledger.bindings() if namespace in (None, pair[0])]
-    needing = Listing(ledger, Wanted(namespace), now).needing(0, MOST_OVERDUE + 1).jobs  # the most urgent first
-    overdue = list(takewhile(lambda job: job.need in (Need.STRANDED, Need.OVERDUE), needing))
+    overdue = _overdue(Listing(ledger, Wanted(namespace), now))
     queues = queues_now(ledger, pairs)
     shown = overdue[:MOST_OVERDUE_SHOWN]
     notices = [
@@ -96,6 +95,17 @@ def warnings_page(once: ReadOnce, now: float, namespace: str | None) -> Warnings
     ]
     page = WarningsPage("", lines[:MOST_WARNINGS], notices, len(lines), len(shown), len(overdue))
     return replace(page, headline=count_text(page.number, "warning") if page.number else "No warning")
+
+
+def _overdue(listing: Listing) -> Sequence[ListedJob]:
+    """Return the overdue jobs, at most `MOST_OVERDUE` and one more; they are the most urgent, so most ledgers need a short list."""
+    overdue: list[ListedJob] = []
+    for most in (MOST_OVERDUE_SHOWN, MOST_OVERDUE + 1):
+        needing = listing.needing(0, most).jobs
+        overdue = list(takewhile(lambda job: job.need in (Need.STRANDED, Need.OVERDUE), needing))
+        if len(overdue) < most:
+            break
+    return overdue
 
 
 def _findings(living: Sequence[OwnerSeen]) -> list[FindingLine]:

@@ -144,6 +144,12 @@ PLANS = {
         "SEARCH jobs USING INTEGER PRIMARY KEY (rowid<?)",
         "SEARCH progress USING PRIMARY KEY (namespace=? AND queue=? AND key=? AND round=?) LEFT-JOIN",
     ],
+    # Each run costs one search of its progress, though the order of the list names the need twice more.
+    sql.RUNNING: [
+        "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)",
+        "SEARCH jobs USING COVERING INDEX jobs_held (owner>?)",
+        "SEARCH progress USING PRIMARY KEY (namespace=? AND queue=? AND key=? AND round=?)",
+    ],
     sql.ORPHANS: [
         "SEARCH jobs USING INDEX jobs_held (owner>?)",
         "SEARCH jobs USING INDEX jobs_held (owner=? AND namespace=? AND queue=? AND wake_at>? AND wake_at<?)",

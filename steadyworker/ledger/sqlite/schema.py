@@ -715,9 +715,13 @@ NEEDING = f"""
             AND NOT {_CANCELLED} AND {_LAST_OF_ITS_KEY}
     ) ORDER BY need, number DESC LIMIT :rows OFFSET :offset
 """
+# SQLite computes the need of each run once, because `runs` is materialized; otherwise the order would compute it twice more.
 RUNNING = f"""
-    SELECT rowid, {_NEED} AS need, count(*) OVER () FROM jobs WHERE rowid IN ({_HELD} AND state = 'running')
-    ORDER BY need IS NOT 4, need IS NULL, rowid DESC LIMIT :rows OFFSET :offset
+    WITH runs AS MATERIALIZED (
+        SELECT jobs.rowid AS number, {_NEED} AS need FROM jobs WHERE rowid IN ({_HELD}) AND state = 'running'
+    )
+    SELECT number, need, (SELECT count(*) FROM runs) FROM runs
+    ORDER BY need IS NOT 4, need IS NULL, number DESC LIMIT :rows OFFSET :offset
 """
 _IN_SETTLEMENT = f"{_HELD} AND state = 'moving'"
 WAITING = f"""
