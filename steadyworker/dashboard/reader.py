@@ -9,6 +9,7 @@ While the ledger does not respond, a page shows what it last read, with its age.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar, cast
@@ -26,12 +27,16 @@ FRESH = 1.0
 AWAY = 5.0
 """Seconds for which no page asks a ledger again that did not respond, because each question can wait 10 s."""
 
-SHARE, LONGEST = 0.001, 60.0
+CHEAP = 0.02
+"""Seconds; a read that takes less is repeated for each page, so a fleet of usual size is shown as it is now."""
+
+SHARE, LONGEST, LONGEST_LARGE = 0.001, 10.0, 60.0
 """
 The share of a core that the repetitions of one slow read take at most, and the most seconds for which such a read serves.
 
 A page has up to five slow reads, and its other reads take about as much, so all of them take about one hundredth.
-With 100,000 unfinished jobs, "needs a person" takes 0.15 s of a core, so it is up to a minute old, and each other read some seconds.
+Only a read that also takes more than `CHEAP` of this process's own processor time serves longer than `LONGEST`:
+one of a large SQLite ledger, such as 0.15 s with 100,000 unfinished jobs. Others are slow while the host is busy.
 """
 
 MOST_KEPT = 64
@@ -61,14 +66,15 @@ class SlowReads:
         """Return the result of this read, which may be as old as its cost allows."""
         with self._lock:
             until, known = self._known.get(key, (0.0, None))
-            generation, began = self.generation, self._clock.monotonic()
+            generation, began, spent = self.generation, self._clock.monotonic(), time.thread_time()
         if began < until:
             return known
         found = read()
-        now = self._clock.monotonic()
+        now, spent = self._clock.monotonic(), time.thread_time() - spent
+        longest = LONGEST_LARGE if spent > CHEAP else LONGEST
         with self._lock:
-            if generation == self.generation:
-                self._known[key] = now + min(LONGEST, (now - began) / SHARE), found
+            if generation == self.generation and now - began > CHEAP:
+                self._known[key] = now + min(longest, (now - began) / SHARE), found
                 self._known.move_to_end(key)
             while len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)

@@ -2,8 +2,8 @@
 Whether a run may hang: one rule for every list, page and command.
 
 A run that has reported progress may hang after half an hour without any, and a run of many steps already after twenty of them.
-But it may not hang within twice the time between the last two samples of its progress, which are a minute or more apart.
-A run without two such samples may not hang within five minutes either.
+But it may not hang within five minutes, or within twice the time between the last two samples of its progress (a minute or more apart).
+Without two such samples, its usual step is not known: the run may have begun at a checkpoint.
 So a run with few steps, with long or uneven ones, or with nothing left to do has its half hour, or longer.
 Only a run whose worker process lives may hang; a run that has reported no progress has no such verdict.
 """
@@ -21,8 +21,8 @@ MANY_DONE = 10
 USUAL_STEPS = 20
 """A run of many steps may hang after so many of its usual steps without progress."""
 
-WITHOUT_PACE = 6.0
-"""A run without two samples may hang after this part of `STUCK_AFTER`: a sixth of it, five minutes."""
+SOONEST = 6.0
+"""No run may hang within this part of `STUCK_AFTER`: a sixth of it, five minutes."""
 
 SAMPLES_APART = 2
 """A run may not hang within so many times the time between its last two samples."""
@@ -34,9 +34,13 @@ def longest_silence(started_at: float | None, progress: Progress, stalled: float
     if done is None or done <= before or progress.at < at:
         return stalled
     window, usual = progress.at - at, stalled
-    if done >= MANY_DONE and before >= 0 and (not progress.total or done < progress.total):
-        least = stalled / WITHOUT_PACE if progress.before is None else 0.0
-        usual = min(stalled, max(USUAL_STEPS * window / (done - before), least))
+    if (
+        progress.before is not None
+        and done >= MANY_DONE
+        and before >= 0
+        and (not progress.total or done < progress.total)
+    ):
+        usual = min(stalled, max(USUAL_STEPS * window / (done - before), stalled / SOONEST))
     return max(usual, SAMPLES_APART * window)
 
 

@@ -164,7 +164,7 @@ def filter_values(which: JobFilter) -> Values:
 SILENCE: Values = {
     "many_done": hang.MANY_DONE,
     "usual_steps": hang.USUAL_STEPS,
-    "without_pace": hang.WITHOUT_PACE,
+    "soonest": hang.SOONEST,
     "samples_apart": hang.SAMPLES_APART,
 }
 """The numbers of `ledger.hang` for the statements that search the runs that may hang."""

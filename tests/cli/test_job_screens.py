@@ -184,7 +184,7 @@ def test_a_run_that_may_hang_has_no_time_left(night: Night) -> None:
     night.clock.advance(75.0)
     night.register("alive", "silent")
     assert "about 44 min 45 s left" in shown(night, 200)
-    night.clock.advance(15.0)
+    night.clock.advance(215.0)
     night.register("alive", "silent")
     (job,) = night.jobs(Wanted(keys=("report-of-the-whole-year-for-merchant-m-17",)))
     record = as_record(job, night.clock.wall())

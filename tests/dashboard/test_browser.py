@@ -123,7 +123,7 @@ def test_a_hang_of_minutes_is_on_the_first_screen_of_a_telephone(browser: Browse
     hung(fleet, "hung", 0.0)
     for number in range(100):
         fleet.end(f"dies-{number}", target=Moving.DEAD, reason="x", error_class=f"Error{max(0, number - 56)}")
-    fleet.pass_time(195.0)
+    fleet.pass_time(315.0)
     options = load({"state_dir": "/nothing"}, {}, Path("/"))
     with served(application(fleet.ledger, checked_access(), clock=clock, acting=options)) as url:
         browser.open(url, width=390)

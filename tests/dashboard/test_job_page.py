@@ -177,11 +177,11 @@ def test_a_run_with_progress_is_not_stuck(page: ASGIApp) -> None:
 
 def test_a_run_without_progress_for_unusually_long_may_hang(facts: FleetOfFacts, page: ASGIApp) -> None:
     """The sentence about its state is a warning, and no rate or time left contradicts it."""
-    facts.pass_time(75.0)
-    assert "No progress for 1 min 45 s. It may hang if there is none for 2 min 00 s; its time limit" in words(
+    facts.pass_time(150.0)
+    assert "No progress for 3 min 00 s. It may hang if there is none for 5 min 00 s; its time limit" in words(
         page, "well"
     )
-    facts.pass_time(525.0)
+    facts.pass_time(450.0)
     answered = request(page, "/job/shop/exports/well")
     state = "Runs for 11 min 30 s on host-0:4000, but may hang: no progress for 10 min 30 s at 50 of 100, pages; before that, a step took about 6.0 s."
     assert f'<span class="state warning">{state}</span>' in answered.text
@@ -192,16 +192,16 @@ def test_a_run_without_progress_for_unusually_long_may_hang(facts: FleetOfFacts,
     assert "50 %, 50 of 100, 10 min 30 s ago, pages Its time limit" in answered.words
 
 
-def test_the_first_steps_of_a_run_are_its_usual_ones(facts: FleetOfFacts, page: ASGIApp) -> None:
+def test_the_first_steps_of_a_run_are_not_its_usual_ones(facts: FleetOfFacts, page: ASGIApp) -> None:
     row = claim(facts, "hung")
     facts.clock.advance(5.0)
     facts.ledger.checkpoint(row.token, b'{"page": 10}')
     facts.ledger.progress(row.token, Progress(10, 20, "", facts.clock.wall()))
-    facts.pass_time(150.0)
-    assert "It makes progress: the last was 2 min 30 s ago" in words(page, "hung")
-    facts.pass_time(165.0)
+    facts.pass_time(600.0)
+    assert "It makes progress: the last was 10 min 00 s ago" in words(page, "hung")
+    facts.pass_time(1215.0)
     found = words(page, "hung")
-    assert "may hang: no progress for 5 min 15 s at 10 of 20; before that, a step took about 0.5 s." in found
+    assert "may hang: no progress for 30 min 15 s at 10 of 20; before that, a step took about 0.5 s." in found
     assert "and steadyworker dead replay exports hung continues it at its last checkpoint." in found
     assert "left" not in found.partition("Story")[0]
 

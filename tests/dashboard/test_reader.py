@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.dashboard.reader import AWAY, FRESH, LONGEST, Reader, ReadOnce
+from steadyworker.dashboard import reader as reading
+from steadyworker.dashboard.reader import AWAY, FRESH, LONGEST, LONGEST_LARGE, Reader, ReadOnce
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
@@ -142,11 +144,17 @@ def test_a_read_that_began_before_an_action_does_not_count_as_new(
     assert bench.reads == ["page", "page"]
 
 
-@pytest.mark.parametrize(("cost", "serves"), [(0.0, 0.0), (0.0125, 12.5), (3.0, LONGEST)])
+@pytest.mark.parametrize(
+    ("cost", "own", "serves"),
+    [(0.0, 0.0, 0.0), (0.0125, 0.0125, 0.0), (3.0, 0.0, LONGEST), (0.03, 0.03, 30.0), (3.0, 3.0, LONGEST_LARGE)],
+)
 def test_a_slow_read_serves_for_a_thousand_times_its_cost(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, cost: float, serves: float
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, cost: float, own: float, serves: float
 ) -> None:
+    """A cheap read is always repeated, and one that is slow without own processor time serves shortly: the host may be busy."""
     reads: list[float] = []
+    spent = iter(count(step=own))
+    monkeypatch.setattr(reading.time, "thread_time", lambda: next(spent))
 
     def owners() -> tuple[()]:
         reads.append(bench.clock.monotonic())

@@ -465,9 +465,9 @@ _BEFORE = "coalesce(before_done, 0)"
 _STALLED = "%(stalled)s::float8"
 _LONGEST_SILENCE: LiteralString = f"""CASE WHEN done > {_BEFORE} AND {_WINDOW} >= 0 THEN greatest(
     %(samples_apart)s::float8 * {_WINDOW},
-    CASE WHEN done >= %(many_done)s::float8 AND {_BEFORE} >= 0 AND (coalesce(total, 0) = 0 OR done < total) THEN least(
+    CASE WHEN done >= %(many_done)s::float8 AND before_done >= 0 AND (coalesce(total, 0) = 0 OR done < total) THEN least(
         {_STALLED},
-        greatest(%(usual_steps)s::float8 * {_WINDOW} / (done - {_BEFORE}), CASE WHEN before_at IS NULL THEN {_STALLED} / %(without_pace)s::float8 END)
+        greatest(%(usual_steps)s::float8 * {_WINDOW} / (done - before_done), {_STALLED} / %(soonest)s::float8)
     ) ELSE {_STALLED} END
 ) ELSE {_STALLED} END"""
 _IS_SILENT = f"""state = 'running' AND EXISTS (

@@ -668,13 +668,12 @@ _OF_QUEUE = "(:namespace IS NULL OR namespace = :namespace) AND (:queue IS NULL 
 _WINDOW, _BEFORE = "(at - coalesce(before_at, started_at))", "coalesce(before_done, 0)"
 _LONGEST_SILENCE = f"""CASE WHEN done > {_BEFORE} AND {_WINDOW} >= 0 THEN max(
     :samples_apart * {_WINDOW},
-    CASE WHEN done >= :many_done AND {_BEFORE} >= 0 AND (coalesce(total, 0) = 0 OR done < total) THEN min(
-        :stalled,
-        max(:usual_steps * {_WINDOW} / (done - {_BEFORE}), iif(before_at IS NULL, :stalled / :without_pace, 0))
+    CASE WHEN done >= :many_done AND before_done >= 0 AND (coalesce(total, 0) = 0 OR done < total) THEN min(
+        :stalled, max(:usual_steps * {_WINDOW} / (done - before_done), :stalled / :soonest)
     ) ELSE :stalled END
 ) ELSE :stalled END"""
 # No limit is shorter than this one, which saves most runs of a long list the search of their earlier sample.
-_SOONEST = f"min(:stalled / :without_pace, {RATE_OVER:g})"
+_SOONEST = ":stalled / :soonest"
 _IS_SILENT = f"""state = 'running' AND started_at < :now - {_SOONEST} AND EXISTS (
     SELECT 1 FROM progress LEFT JOIN earlier_progress USING (namespace, queue, key, round, fence)
     WHERE progress.namespace = jobs.namespace AND progress.queue = jobs.queue AND progress.key = jobs.key
