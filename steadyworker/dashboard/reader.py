@@ -31,7 +31,7 @@ SHARE, LONGEST = 0.001, 60.0
 The share of a core that the repetitions of one slow read take at most, and the most seconds for which such a read serves.
 
 A page has up to five slow reads, and its other reads take about as much, so all of them take about one hundredth.
-With 100,000 unfinished jobs, "needs a person" takes 0.15 s of a core, so it is up to a minute old, and each other read some seconds.
+With 100,000 unfinished jobs, "needs a person" takes 0.1 s of a core, so it is up to a minute old, and each other read some seconds.
 """
 
 MOST_KEPT = 64
