@@ -36,7 +36,7 @@ The share of a core that the repetitions of one slow read take at most, and the 
 
 A page has up to five slow reads, and its other reads take about as much, so all of them take about one hundredth.
 Only a read that also takes more than `CHEAP` of this process's own processor time serves longer than `LONGEST`:
-one of a large SQLite ledger, such as 0.15 s with 100,000 unfinished jobs. Others are slow while the host is busy.
+one of a large SQLite ledger, such as 0.1 s with 100,000 unfinished jobs. Others are slow while the host is busy.
 """
 
 MOST_KEPT = 64
