@@ -194,7 +194,7 @@ verbs(["top", "--once", "--state-dir", "top"])
 """,
     )
 
-    assert printed.splitlines()[0] == "RUNNING: 0 jobs"
+    assert printed.splitlines()[0] == "RUNNING: 0 run, 0 wait, 0 dead"
 
 
 def test_units_are_printed_by_the_wheel_alone(installed: Path) -> None:
