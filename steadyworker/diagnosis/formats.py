@@ -72,12 +72,13 @@ ERROR_MARKS = (
     *("[error", "[critical", "[alert", "[emergency", "ERROR", "CRITICAL", "FATAL", "SEVERE", "CRASH REPORT===="),
     *(_TRACEBACK, "PHP Fatal error", "Exception in thread", "Uncaught ", "Unhandled ", "SUPERVISOR REPORT===="),
     *(
-        f'"{name}":{space}"{level}"'
+        f'"{name}":{space}"{spelled}"'
         for name in ("level", "severity")
         for space in ("", " ")
         for level in sorted(_ERRORS)
+        for spelled in (level, level.title(), level.upper())
     ),
-    *('"level":50', '"level":60'),
+    *(f'"level":{space}{number}{end}' for space in ("", " ") for number in (50, 60) for end in ",}"),
     *("Error: ", "Exception: ", "panic: ", "panicked at ", "Killed process", "SIGKILL", "SIGSEGV", "SIGABRT", "OOM"),
     *("ut of memory", "xit code", "xit status"),
 )

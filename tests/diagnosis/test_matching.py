@@ -127,6 +127,17 @@ def test_each_line_with_a_hint_or_the_mark_of_an_error_is_found_in_a_block() -> 
     assert sieve.hints_in("beats missed on a") == {"beats missed", "missed on"}, "also hints that overlap"
 
 
+@pytest.mark.parametrize("end", [',"msg":"gone"}', "}"])
+@pytest.mark.parametrize("space", ["", " "])
+def test_a_line_of_json_is_ordinary_unless_its_level_is_that_of_an_error(space: str, end: str) -> None:
+    """Each line of such a log has a level, so that a mark without its value would make none of them ordinary."""
+    sieve = Sieve(["beats missed"])
+    for level in ("info", "warning", "INFO", "Information"):
+        assert sieve.ordinary(f'{{"level":{space}"{level}"{end}'.encode()), level
+    for level in ('"error"', '"Error"', '"ERROR"', '"fatal"', '"Critical"', '"ALERT"', "50", "60"):
+        assert not sieve.ordinary(f'{{"level":{space}{level}{end}'.encode()), level
+
+
 LINES = st.sampled_from(
     [
         *("2026-11-25 10:00:00,000 INFO all is well", "2026-11-25 10:00:01,000 WARN slow", "\tat somewhere", "", "{"),
