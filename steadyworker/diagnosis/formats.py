@@ -78,11 +78,12 @@ ERROR_MARKS = (
         for level in sorted(_ERRORS)
         for spelled in (level, level.title(), level.upper())
     ),
-    *(f'"level":{space}{number}{end}' for space in ("", " ") for number in (50, 60) for end in ",}"),
     *("Error: ", "Exception: ", "panic: ", "panicked at ", "Killed process", "SIGKILL", "SIGSEGV", "SIGABRT", "OOM"),
     *("ut of memory", "xit code", "xit status"),
 )
-"""Texts for the search of errors; each record with the level of an error (`is_error`) has at least one of these texts."""
+"""Texts for the search of errors; each record with the level of an error (`is_error`) has one of them or `ERROR_NUMBER`."""
+ERROR_NUMBER = re.compile(rb'level\\*": ?[56]0')
+"""The levels of pino and bunyan."""
 
 _MESSAGES = ("msg", "message", "event", "@message")
 _TIMES = ("time", "timestamp", "datetime", "@timestamp", "ts", "asctime")
