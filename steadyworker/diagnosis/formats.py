@@ -72,16 +72,18 @@ ERROR_MARKS = (
     *("[error", "[critical", "[alert", "[emergency", "ERROR", "CRITICAL", "FATAL", "SEVERE", "CRASH REPORT===="),
     *(_TRACEBACK, "PHP Fatal error", "Exception in thread", "Uncaught ", "Unhandled ", "SUPERVISOR REPORT===="),
     *(
-        f'"{name}":{space}"{level}"'
+        f'"{name}":{space}"{spelled}"'
         for name in ("level", "severity")
         for space in ("", " ")
         for level in sorted(_ERRORS)
+        for spelled in (level, level.title(), level.upper())
     ),
-    *('"level":50', '"level":60'),
     *("Error: ", "Exception: ", "panic: ", "panicked at ", "Killed process", "SIGKILL", "SIGSEGV", "SIGABRT", "OOM"),
     *("ut of memory", "xit code", "xit status"),
 )
-"""Texts for the search of errors; each record with the level of an error (`is_error`) has at least one of these texts."""
+"""Texts for the search of errors; each record with the level of an error (`is_error`) has one of them or `ERROR_NUMBER`."""
+ERROR_NUMBER = re.compile(rb'level\\*": ?[56]0')
+"""The levels of pino and bunyan."""
 
 _MESSAGES = ("msg", "message", "event", "@message")
 _TIMES = ("time", "timestamp", "datetime", "@timestamp", "ts", "asctime")

@@ -21,7 +21,7 @@ from itertools import islice
 from ahocorasick_rs import BytesAhoCorasick
 
 from steadyworker.diagnosis.catalogue import Entry
-from steadyworker.diagnosis.formats import ERROR_MARKS
+from steadyworker.diagnosis.formats import ERROR_MARKS, ERROR_NUMBER
 from steadyworker.diagnosis.loose import essence, loosened
 from steadyworker.diagnosis.own_lines import groups_of
 from steadyworker.diagnosis.protocols import Spelled, erlang_binary, spell, spell_bytes, spell_length
@@ -210,7 +210,7 @@ class Sieve:
 
     def ordinary(self, lines: bytes) -> bool:
         """Return True if no line of this block contains a hint or the mark of an error."""
-        return not self._search.find_matches_as_indexes(left(lines))
+        return not self._search.find_matches_as_indexes(left(lines)) and ERROR_NUMBER.search(lines) is None
 
 
 def left(line: bytes) -> bytes:
