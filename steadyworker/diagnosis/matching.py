@@ -4,6 +4,7 @@ Finds the entries of the catalogue that a record matches.
 The regular expression of a pattern is tried only on a record that contains the pattern's hint.
 A record with an id of the catalogue (`explain=amqp.delivery-timeout`, `"explain": "amqp.delivery-timeout"`) matches that entry alone.
 A `general` entry explains only a record that no other entry explains.
+A `vague` entry explains no record in which an entry of the families tls, network or linux has the cause.
 
 `Sieve` finds the few lines of a log that contain a hint, in one pass for all hints together.
 `Sieve` deletes from the lines and from the hints all that JSON can escape, and the characters of such escapes.
@@ -42,6 +43,9 @@ _SPECIFIC, _WORDS = 14, 2
 
 _TEXTS = frozenset({"text", "what"})
 """The groups that match whole sentences."""
+
+_CAUSES = frozenset({"tls", "network", "linux"})
+"""The families of entries with causes that stand behind a client's "cannot connect"; their `vague` entries are none."""
 
 NEAR_HINT = 4096
 """The number of characters before and after the hint that an expression searches."""
@@ -157,6 +161,8 @@ class Matcher:
 
 def _in_order(matches: Iterable[Match]) -> list[Match]:
     in_order = sorted(matches, key=lambda match: (match.line, match.entry.id))
+    if any(match.entry.family in _CAUSES and not match.entry.vague for match in in_order):
+        in_order = [match for match in in_order if not match.entry.vague]
     return [match for match in in_order if not match.entry.general] or in_order
 
 
