@@ -38,11 +38,14 @@ _ID_HINTS = ("explain=", "explain:", 'explain":', '"kind": "flag"', '"kind":"fla
 _MOST_OF_ONE = 100
 """The largest number of matches of one pattern in one record."""
 
-_SPECIFIC, _WORDS = 14, 2
-"""The smallest number of characters and of words of a hint that is specific."""
+_SPECIFIC, _WORDS = 14, 3
+"""The smallest number of characters and of words of a hint that is specific: other software also writes "heartbeat timeout"."""
 
-_AROUND = re.compile(r"\(\?!|\[\\s\\S\]|\\n(?![^\[]*\])")
-"""The parts of an expression that exclude a text, or ask for a text on other lines, such as the name of the software."""
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]{2,}")
+"""A word of a hint, also within a name such as "ConnectionWrongStateError"."""
+
+_AROUND = re.compile(r"\(\?!|\[\\s\\S\]")
+"""The parts of an expression that exclude a text, or ask for a text somewhere else, such as the name of the software."""
 
 _TEXTS = frozenset({"text", "what"})
 """The groups that match whole sentences."""
@@ -152,7 +155,7 @@ class Matcher:
         """Return the only entry that has this hint, if the hint distinguishes it; a pattern with `_AROUND` needs more."""
         entries = {entry.id: entry for entry, _ in self._by_hint[hint]}
         entry = next(iter(entries.values()))
-        enough = len(self._essences[hint]) >= _SPECIFIC and len(hint.split()) >= _WORDS
+        enough = len(self._essences[hint]) >= _SPECIFIC and len(_WORD.findall(hint)) >= _WORDS and " " in hint.strip()
         excludes = entry.general or entry.opens or any(_AROUND.search(regex) for _, regex in self._by_hint[hint])
         return entry if len(entries) == 1 and enough and not excludes else None
 
