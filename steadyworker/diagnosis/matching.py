@@ -44,9 +44,6 @@ _SPECIFIC, _WORDS = 14, 3
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]{2,}")
 """A word of a hint, also within a name such as "ConnectionWrongStateError"."""
 
-_AROUND = re.compile(r"\(\?!|\[\\s\\S\]")
-"""The parts of an expression that exclude a text, or ask for a text somewhere else, such as the name of the software."""
-
 _TEXTS = frozenset({"text", "what"})
 """The groups that match whole sentences."""
 
@@ -152,11 +149,11 @@ class Matcher:
         ]
 
     def _specific(self, hint: str) -> Entry | None:
-        """Return the only entry that has this hint, if the hint distinguishes it; a pattern with `_AROUND` needs more."""
+        """Return the only entry that has this hint, if the hint distinguishes it; a pattern that excludes a text needs more."""
         entries = {entry.id: entry for entry, _ in self._by_hint[hint]}
         entry = next(iter(entries.values()))
         enough = len(self._essences[hint]) >= _SPECIFIC and len(_WORD.findall(hint)) >= _WORDS and " " in hint.strip()
-        excludes = entry.general or entry.opens or any(_AROUND.search(regex) for _, regex in self._by_hint[hint])
+        excludes = entry.general or entry.opens or any("(?!" in regex for _, regex in self._by_hint[hint])
         return entry if len(entries) == 1 and enough and not excludes else None
 
     def _expression(self, regex: str) -> re.Pattern[str]:
