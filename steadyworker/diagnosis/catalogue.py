@@ -93,6 +93,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         follows: The ids of entries that cause this failure.
             If the time line has such an entry, this failure is not a separate finding.
         general: Whether this entry explains only records that no other entry explains.
+        vague: Whether this entry is only about a connection that failed or was lost, for any cause (`matching`).
         speaks_for_itself: Whether the line of the log itself contains what happened and what to do (`entry_of`).
         patterns: The patterns that recognise the failure (`[[entry.pattern]]`).
             An entry without a pattern is recognised only by its id, in SteadyWorker's own log or in a trace.
@@ -113,6 +114,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keys: tuple[Text, ...] = ()
     follows: tuple[Id, ...] = ()
     general: bool = False
+    vague: bool = False
     speaks_for_itself: bool = False
     patterns: tuple[Pattern, ...] = msgspec.field(default=(), name="pattern")
 

@@ -4,6 +4,7 @@ Finds the entries of the catalogue that a record matches.
 The regular expression of a pattern is tried only on a record that contains the pattern's hint.
 A record with an id of the catalogue (`explain=amqp.delivery-timeout`, `"explain": "amqp.delivery-timeout"`) matches that entry alone.
 A `general` entry explains only a record that no other entry explains.
+A `vague` entry explains no record in which an entry of the families tls, network or linux has the cause.
 
 `Sieve` finds the few lines of a log that contain a hint, in one pass for all hints together.
 `Sieve` deletes from the lines and from the hints all that JSON can escape, and the characters of such escapes.
@@ -37,11 +38,17 @@ _ID_HINTS = ("explain=", "explain:", 'explain":', '"kind": "flag"', '"kind":"fla
 _MOST_OF_ONE = 100
 """The largest number of matches of one pattern in one record."""
 
-_SPECIFIC, _WORDS = 14, 2
-"""The smallest number of characters and of words of a hint that is specific."""
+_SPECIFIC, _WORDS = 14, 3
+"""The smallest number of characters and of words of a hint that is specific: other software also writes "heartbeat timeout"."""
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]{2,}")
+"""A word of a hint, also within a name such as "ConnectionWrongStateError"."""
 
 _TEXTS = frozenset({"text", "what"})
 """The groups that match whole sentences."""
+
+_CAUSES = frozenset({"tls", "network", "linux"})
+"""The families of entries with causes that stand behind a client's "cannot connect"; their `vague` entries are none."""
 
 NEAR_HINT = 4096
 """The number of characters before and after the hint that an expression searches."""
@@ -145,7 +152,7 @@ class Matcher:
         """Return the only entry that has this hint, if the hint distinguishes it; a pattern that excludes a text needs more."""
         entries = {entry.id: entry for entry, _ in self._by_hint[hint]}
         entry = next(iter(entries.values()))
-        enough = len(self._essences[hint]) >= _SPECIFIC and len(hint.split()) >= _WORDS
+        enough = len(self._essences[hint]) >= _SPECIFIC and len(_WORD.findall(hint)) >= _WORDS and " " in hint.strip()
         excludes = entry.general or entry.opens or any("(?!" in regex for _, regex in self._by_hint[hint])
         return entry if len(entries) == 1 and enough and not excludes else None
 
@@ -157,6 +164,8 @@ class Matcher:
 
 def _in_order(matches: Iterable[Match]) -> list[Match]:
     in_order = sorted(matches, key=lambda match: (match.line, match.entry.id))
+    if any(match.entry.family in _CAUSES and not match.entry.vague for match in in_order):
+        in_order = [match for match in in_order if not match.entry.vague]
     return [match for match in in_order if not match.entry.general] or in_order
 
 

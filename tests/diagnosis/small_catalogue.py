@@ -44,6 +44,9 @@ TEXT = "".join(
         entry("small.lost", r"^lost (?P<queue>\w+)$", "lost "),
         entry("small.any", "gone wrong", "gone wrong", "general = true"),
         entry("small.one", r"gone wrong with (?P<queue>'[^']*')", "gone wrong with '"),
+        entry("small.unconnected", "no connection", "no connection", "vague = true"),
+        entry("tls.small", "not trusted", "not trusted", "general = true"),
+        entry("tls.vague", "was refused", "was refused", "general = true\nvague = true"),
         entry(
             "small.header",
             r"type (?P<type>\d+), channel (?P<channel>\d+), size (?P<size>\d+)",

@@ -51,6 +51,12 @@ def test_a_general_entry_explains_only_what_no_other_does() -> None:
     assert ids("gone wrong with 'x'") == ["small.one"]
 
 
+def test_a_vague_entry_leaves_the_record_to_an_entry_that_has_the_cause() -> None:
+    assert ids("no connection") == ["small.unconnected"]
+    assert ids("no connection: not trusted") == ["tls.small"]
+    assert ids("no connection: it was refused") == ["small.unconnected"]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
