@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from steadyworker.dashboard.exported import ExportFacts, export_facts
 from steadyworker.dashboard.job_line import JobLine, job_line, why_text
-from steadyworker.dashboard.notices import need_text
+from steadyworker.dashboard.notices import cancel_text, need_text
 from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
 from steadyworker.dashboard.queues import Held, broker_text, held_queue
 from steadyworker.dashboard.reader import ReadOnce
@@ -294,6 +294,8 @@ def hint_of(job: ListedJob, line: JobLine, held: Held, now: float) -> str:
 
 def _running_hint(job: ListedJob, line: JobLine, now: float, named: str) -> str:
     row, progress = job.row, job.progress
+    if waits := cancel_text(job):
+        return waits
     if row.cancel_reason is not None:
         return f"A cancel is on its way to the run: {redact(row.cancel_reason)}."
     if job.owner is None or job.owner.liveness is not Liveness.ALIVE:

@@ -154,7 +154,8 @@ def why_text(job: ListedJob, held: str = "") -> str:
 def _state(job: ListedJob) -> tuple[str, str]:
     owner = job.owner
     if job.row.state is State.RUNNING and owner is not None and owner.liveness is not Liveness.ALIVE:
-        return owner_text(owner), "error" if owner.liveness is Liveness.GONE else "warning"
+        waits = ", a cancel waits" if job.row.cancel_reason is not None else ""
+        return f"{owner_text(owner)}{waits}", "error" if owner.liveness is Liveness.GONE else "warning"
     if job.need is Need.STUCK:
         return MAY_HANG, "warning"
     state = job.row.job_state.value

@@ -13,7 +13,7 @@ from steadyworker.backends.waiting import RECENT, QueueNow
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.causes import FailureCause
 from steadyworker.dashboard.job_line import why_text
-from steadyworker.ledger.base import Row
+from steadyworker.ledger.base import Row, State
 from steadyworker.ledger.fleet import Trouble, WorkerNow
 from steadyworker.ledger.listing import ListedJob, Liveness, Need
 from steadyworker.ledger.lost import advice
@@ -179,7 +179,17 @@ def need_text(job: ListedJob, now: float) -> str:
         case Need.DEAD:
             when = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
             text = f"Failed for good{when}: {why_text(job)}."
-    return f"{text} {remedy}".strip()
+    return " ".join(filter(None, (text, remedy, cancel_text(job))))
+
+
+def cancel_text(job: ListedJob) -> str:
+    """Return that the cancel of a run waits, because its worker process is gone; otherwise an empty text."""
+    row, owner = job.row, job.owner
+    if row.cancel_reason is None or row.state is not State.RUNNING:
+        return ""
+    if owner is not None and owner.liveness is not Liveness.GONE:
+        return ""
+    return sentence(f"a cancel waits for a worker process: {row.cancel_reason}")
 
 
 NO_WORKER = "no worker"

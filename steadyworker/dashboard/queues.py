@@ -13,7 +13,7 @@ from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
 from steadyworker.dashboard.notices import Notice, queue_notices
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.ledger.base import Ledger
+from steadyworker.ledger.base import Ledger, Row, State
 from steadyworker.ledger.facts import Minute, QueueReport
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import Liveness, liveness
@@ -108,7 +108,7 @@ def _slots_of(reports: Sequence[QueueReport]) -> tuple[int, int] | None:
 
 
 class Held(Struct, frozen=True):
-    """Why no job of a queue begins now, as a clause; `stops` is False if only its slots are busy."""
+    """Why no job of a queue begins now, or a cancel waits, as a clause; `stops` is False if only its slots are busy."""
 
     why: str = ""
     stops: bool = False
@@ -130,6 +130,17 @@ def held_queue(ledger: Ledger, namespace: str, queue: str) -> Held:
     ):
         return Held(f"no worker process consumes {queue}: {START_ONE}", stops=True)
     return Held(_busy(_slots_of(_reports(ledger).get(name, []))))
+
+
+def held_cancel(ledger: Ledger, row: Row) -> Held:
+    """Return what the cancel of a run waits for, because its worker process is gone."""
+    living = [each for each in ledger.owners() if liveness(each, Times()) is not Liveness.GONE]
+    if row.state is not State.RUNNING or row.owner in {each.owner for each in living}:
+        return Held()
+    queue, name = row.id.queue, registered_name(row.id.namespace, row.id.queue)
+    others = any(name in attended(each.queues) for each in living)
+    when = f"another worker process of {queue} takes it over" if others else f"a worker process of {queue} starts"
+    return Held(f"it ends when {when}", stops=True)
 
 
 def _full(queue: QueueNow, slots: tuple[int, int] | None) -> str:

@@ -156,7 +156,8 @@ def queues(options: Options) -> Queues:
 
 
 def test_a_running_job_is_cancelled_with_a_reason(site: Site, queues: Queues) -> None:
-    queues.job("k-1")
+    row = queues.job("k-1")
+    site.ledger.register(row.owner or "", "host", [registered_name(site.namespace, "exports")])
     path = site.job_path("k-1")
     assert (
         site.do(path, "cancel", reason="wrong month")
@@ -165,6 +166,31 @@ def test_a_running_job_is_cancelled_with_a_reason(site: Site, queues: Queues) ->
     assert site.row().cancel_reason == "wrong month"
     assert site.log() == [(WHO, "cancel", "exports", ("k-1",), "wrong month")]
     assert 'name="act"' not in site.get(path).text
+
+
+@pytest.mark.parametrize(
+    ("consumed", "when"),
+    [(False, "a worker process of exports starts"), (True, "another worker process of exports takes it over")],
+)
+@ONE
+def test_a_cancel_of_a_job_whose_worker_process_is_gone_waits(
+    site: Site, queues: Queues, when: str, *, consumed: bool
+) -> None:
+    queues.job("k-1")
+    site.consumed = consumed
+    path = site.job_path("k-1")
+    assert "If its worker process is gone, it ends when another takes it over." in site.get(path).words
+    assert site.do(path, "cancel", reason="wrong month") == f"k-1 is cancelled: it ends when {when}."
+    assert site.row().cancel_reason == "wrong month"
+
+
+@ONE
+def test_a_queue_that_no_worker_process_consumes_does_not_go_on(site: Site, queues: Queues) -> None:
+    queues.job("k-1")
+    site.consumed = False
+    site.do("/queues", "pause")
+    why = "no worker process consumes exports: start one with steadyworker run MODULE:CLASS"
+    assert site.do("/queues", "resume") == f"exports is no longer paused, but {why}."
 
 
 def test_a_cancel_of_a_waiting_job_can_be_undone(site: Site, queues: Queues) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,17 @@ def test_without_progress_nothing_shows_whether_a_run_is_stuck(facts: FleetOfFac
 def test_a_cancel_on_its_way_is_named(facts: FleetOfFacts, page: ASGIApp) -> None:
     facts.ledger.cancel(JobId("shop", "exports", "well"), "wrong month")
     assert "A cancel is on its way to the run: wrong month." in words(page, "well")
+
+
+def test_a_cancel_that_no_worker_process_receives_waits(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.ledger.facts.resume("shop", "refunds")
+    facts.ledger.cancel(JobId("shop", "exports", "lost"), "wrong month")
+    facts.clock.advance(200.0)  # no worker process renews
+    first = request(page).words
+    waits = "A cancel waits for a worker process: wrong month."
+    assert re.search(rf"lost in exports Its worker process is gone, .*? {waits}", first)
+    assert "lost exports gone, a cancel waits" in first
+    assert waits in words(page, "lost")
 
 
 def test_a_waiting_job_names_what_it_waits_for(facts: FleetOfFacts, page: ASGIApp) -> None:
