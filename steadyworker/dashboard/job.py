@@ -23,7 +23,6 @@ from steadyworker.ledger.hang import longest_silence
 from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Need, Wanted
 from steadyworker.ledger.need_words import (
     MAY_HANG,
-    START_ONE,
     hang_clause,
     limit_clause,
     owner_clause,
@@ -280,7 +279,7 @@ def hint_of(job: ListedJob, line: JobLine, held: Held, now: float) -> str:
         if job.pause is not None:
             text = f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
         elif held.stops:
-            text = f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
+            text = f"It cannot go on: {held.why}."
         elif row.job_state is JobState.INTERRUPTED:
             begin = "from its last checkpoint" if row.checkpoint is not None else "from the start"
             text = f"A worker process of its queue runs it with the next free slot, {begin}{held.added}."

@@ -192,6 +192,9 @@ def cancel_text(job: ListedJob) -> str:
     return sentence(f"a cancel waits for a worker process: {row.cancel_reason}")
 
 
+LOUD_AGAIN = "`Start new jobs again` ends this"
+"""The remedy for a queue whose worker processes are all quiet."""
+
 NO_WORKER = "no worker"
 """The kind of the notice about a queue that waits for a worker process."""
 
@@ -241,8 +244,10 @@ def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:
         if queue.waits:
             waiting = count_text(queue.depth.ready or 0, "message")
             ago = f" {span(queue.age)} ago" if queue.age > RECENT else ""
-            text = f"{waiting} ready{ago}, and no worker process consumes it: {START_ONE}."
-            yield Notice("error", NO_WORKER, name, "", "/queues", text)
+            kind, why = NO_WORKER, f"and no worker process consumes it: {START_ONE}"
+            if queue.quiet:
+                kind, why = Trouble.QUIET.value, f"but {queue.quiet}; {LOUD_AGAIN}"
+            yield Notice("error", kind, name, "", "/queues", f"{waiting} ready{ago}, {why}.")
         if queue.unexplained and not queue.workers:
             text = sentence(foreign_clause(queue.unexplained))
             remedy = "This ledger knows no worker process of the queue: set --ledger and --namespace as its workers have them."

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from steadyworker.backends.waiting import RECENT, QueueNow, queues_now
+from steadyworker.backends.waiting import RECENT, QueueNow, queues_now, quiet_clause
 from steadyworker.clock import Times
 from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
-from steadyworker.dashboard.notices import Notice, queue_notices
+from steadyworker.dashboard.notices import LOUD_AGAIN, Notice, queue_notices
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.ledger.base import Ledger, Row, State
@@ -120,14 +120,15 @@ class Held(Struct, frozen=True):
 
 
 def held_queue(ledger: Ledger, namespace: str, queue: str) -> Held:
-    """Return why no job of a queue begins now: a pause, no worker process that receives its messages, or busy slots."""
+    """Return why no job of a queue begins now: a pause, quiet worker processes, no worker process, or busy slots."""
     for pause in ledger.facts.pauses():
         if (pause.namespace, pause.queue) == (namespace, queue):
             return Held(f"{queue} is paused by {pause.who}{f': {pause.reason}' if pause.reason else ''}", stops=True)
     name = registered_name(namespace, queue)
-    if not any(
-        name in attended(each.queues) and liveness(each, Times()) is not Liveness.GONE for each in ledger.owners()
-    ):
+    living = [each for each in ledger.owners() if liveness(each, Times()) is not Liveness.GONE]
+    if quiet := quiet_clause(ledger, namespace, queue, living):
+        return Held(f"{quiet}; {LOUD_AGAIN}", stops=True)
+    if not any(name in attended(each.queues) for each in living):
         return Held(f"no worker process consumes {queue}: {START_ONE}", stops=True)
     return Held(_busy(_slots_of(_reports(ledger).get(name, []))))
 

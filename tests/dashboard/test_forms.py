@@ -36,7 +36,7 @@ from steadyworker.dashboard.doing import Doing
 from steadyworker.delivery import KEY
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Began, Claimed, JobFilter, JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
-from steadyworker.ledger.facts import OwnerReport, QueueReport
+from steadyworker.ledger.facts import Action, OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.outcome import Counters, JobState
 from steadyworker.runner.dead_jobs import DeadJobs
@@ -363,6 +363,33 @@ def test_a_quiet_worker_process_is_an_order_and_needs_no_person(site: Site, queu
     assert "Nothing needs a person" in site.get("/").words
 
 
+@pytest.mark.parametrize("number", [1, 2])
+@ONE
+def test_a_queue_whose_worker_processes_are_all_quiet_names_the_order(
+    site: Site, queues: Queues, eventually: Eventually, number: int
+) -> None:
+    queues.dead("k-1")
+    queues.job("k-2", interrupt)
+    site.consumed = False
+    name = registered_name(site.namespace, "exports")
+    for pid in range(77, 77 + number):
+        report = OwnerReport(pid, "1.0", 1.0, "quiet", queues={name: QueueReport(4, 0, connected=True)})
+        # A quiet process that still has a run registers its queue without the mark of quiet ones.
+        site.ledger.register(f"owner-{pid}", "host-1", [name if pid == 77 else f"{name} (quiet)"], report)
+    site.ledger.facts.act(Action("ben", "quiet worker", detail="host-2:77"))
+    site.ledger.facts.act(Action("ann", "quiet worker", detail="host-1:77"))
+    site.ledger.facts.record_depth(site.namespace, "exports", Depth(ready=3))
+    who, verb = ("only worker process, host-1:77,", "starts") if number == 1 else ("2 worker processes", "start")
+    quiet = f"its {who} {verb} no new jobs, by order of ann; Start new jobs again ends this"
+    for path in ("/", "/queues"):
+        found = site.get(path).words
+        assert f" 3 messages ready, but {quiet}." in found
+        assert "no worker process consumes" not in found
+    assert f"It cannot go on: {quiet}." in site.get(site.job_path("k-2")).words
+    assert site.do(site.job_path("k-1"), "replay") == f"k-1 is replayed, but {quiet}."
+    assert "next free slot" not in site.get(site.job_path("k-1")).words
+
+
 @ONE
 def test_a_queue_whose_pause_has_ended_waits_for_no_worker_process(site: Site, queues: Queues) -> None:
     """A process registers as a consumer again some seconds after the end of a pause."""
@@ -378,7 +405,10 @@ def test_a_queue_whose_pause_has_ended_waits_for_no_worker_process(site: Site, q
     site.do("/queues", "resume")
     assert "no worker" not in site.get("/queues").words
     site.ledger.register("owner-1", "host-1", [f"{name} (quiet)"], structs.replace(report, stage="quiet"))
-    assert "no worker process consumes it" in site.get("/queues").words
+    assert (
+        "its only worker process, host-1:77, starts no new jobs, by order; Start new jobs again ends this."
+        in site.get("/queues").words
+    )
 
 
 @ONE

@@ -304,7 +304,7 @@ def test_a_waiting_job_names_what_it_waits_for(facts: FleetOfFacts, page: ASGIAp
     facts.ledger.facts.resume("shop", "exports")
     facts.clock.advance(200.0)  # no worker process renews
     assert (
-        "It cannot go on: no worker process consumes its queue. Start one with steadyworker run MODULE:CLASS ."
+        "It cannot go on: no worker process consumes exports: start one with steadyworker run MODULE:CLASS ."
         in words(page, "waits")
     )
 
