@@ -212,16 +212,22 @@ def test_a_job_that_waits_for_a_retry_runs_now(site: Site, queues: Queues) -> No
 
 
 @pytest.mark.parametrize(
-    ("slots", "busy"), [((2, 1), ""), ((1, 1), "; its only slot is busy"), ((3, 3), "; all its 3 slots are busy")]
+    ("slots", "runs", "busy"),
+    [(2, 1, ""), (1, 1, "; its only slot is busy"), (3, 3, "; all its 3 slots are busy"), (3, 2, "")],
 )
 @ONE
 def test_a_retry_without_a_free_slot_names_what_it_waits_for(
-    site: Site, queues: Queues, slots: tuple[int, int], busy: str
+    site: Site, queues: Queues, slots: int, runs: int, busy: str
 ) -> None:
+    """The runs are those of the ledger, because the number in a report is up to 15 s old."""
     queues.job("k-1", wait_for_retry(3600.0))
+    for number in range(runs):
+        queues.job(f"runs-{number}")
     name = registered_name(site.namespace, "exports")
-    report = OwnerReport(7, "1", 0.0, "running", ready=True, queues={name: QueueReport(*slots, 60.0, connected=True)})
-    site.ledger.register("host/boot/2", "host", [name], report)
+    report = OwnerReport(
+        7, "1", 0.0, "running", ready=True, queues={name: QueueReport(slots, slots, 60.0, connected=True)}
+    )
+    site.ledger.register("host/boot/1", "host", [name], report)
     path = site.job_path("k-1")
     assert site.do(path, "retry") == f"k-1 (retrying) is due now: it runs with the next free slot{busy}."
     page = site.get(path).text

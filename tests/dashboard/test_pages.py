@@ -29,7 +29,7 @@ from steadyworker.dashboard.running import AskedLists, running_page
 from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Ending, JobId, Moving, OwnerSeen, Progress, Verdict
+from steadyworker.ledger.base import Claimed, Ending, JobId, Moving, OwnerSeen, Progress, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.outcome import CANCELLED, Counters
 from steadyworker.testing.clock import FakeClock
@@ -256,6 +256,8 @@ def test_a_queue_whose_slots_are_all_busy_shows_what_waits(facts: FleetOfFacts, 
         queues = {EXPORTS: QueueReport(1, 1, None, connected=True)}
         report = OwnerReport(4000 + number, "1.4.0", facts.began, "running", ready=True, queues=queues)
         facts.ledger.register(owner, host, [EXPORTS], report)
+        id = JobId("shop", "exports", f"busy-{number}")
+        assert facts.ledger.claim(Claimed(id, None, owner, 0, b"\x01" * 32, Counters(), None)) is not None
     full = "because all its 9 slots are busy"
     assert (
         f"5 messages are ready, the oldest for 8 min 56 s in exports, {full}; refunds is paused by"
