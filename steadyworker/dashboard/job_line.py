@@ -101,7 +101,8 @@ def progress_text(progress: Progress | None) -> str:
     share = share_of(progress)
     if share is None or progress.total is None:
         return amount(progress.done)
-    return f"{math.floor(share * 100)} %, {amount(progress.done)} of {amount(progress.total)}"
+    percent = math.floor(round(100 * share, 9))  # 100 * 0.29 is a little less than 29
+    return f"{percent if share >= 1 else min(99, percent)} %, {amount(progress.done)} of {amount(progress.total)}"
 
 
 def tries_text(job: ListedJob) -> str:

@@ -23,6 +23,7 @@ from steadyworker.dashboard.causes import own_frame
 from steadyworker.dashboard.chosen import Choices
 from steadyworker.dashboard.failures import Sought, failures_page
 from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.job_line import progress_text
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.dashboard.running import AskedLists, running_page
@@ -315,6 +316,18 @@ def test_a_running_job_has_its_progress_and_its_worker_process(page: ASGIApp) ->
     )
     assert "lost exports gone – unknown 30 s 0 % 0 % of 2 h 00 min none reported host-4:4004 gone" in words
     assert "crashing exports retrying 2 crashes – due in 9 min 30 s; killed by SIGSEGV" in words
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "text"),
+    [
+        *((done, 100, f"{done} %, {done} of 100") for done in (29, 57, 58, 100)),
+        (9999, 10000, "99 %, 9,999 of 10,000"),
+        (10**12 - 1, 10**12, "99 %, 999,999,999,999 of 1,000,000,000,000"),
+    ],
+)
+def test_a_percentage_is_that_of_whole_numbers(done: int, total: int, text: str) -> None:
+    assert progress_text(Progress(done, total, "", 0.0)) == text
 
 
 def test_a_queue_has_its_numbers_and_what_is_unknown(page: ASGIApp) -> None:
