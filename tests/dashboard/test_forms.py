@@ -369,6 +369,20 @@ def test_a_quiet_worker_process_is_an_order_and_needs_no_person(site: Site, queu
     assert "Nothing needs a person" in site.get("/").words
 
 
+@ONE
+def test_a_worker_process_whose_order_has_ended_needs_no_person(site: Site, queues: Queues) -> None:
+    """Its stage is new at once; why it is not ready is as old as its report."""
+    queues.job("k-1", interrupt)
+    name = registered_name(site.namespace, "exports")
+    why = ("exports: stage: quiet.",)
+    report = OwnerReport(77, "1.0", 1.0, "running", not_ready=why, queues={name: QueueReport(1, connected=True)})
+    site.ledger.register("owner-1", "host-1", [name], report)
+    found = site.get("/workers").words
+    assert "not ready" not in found
+    assert "host-1:77 running " in found
+    assert "Nothing needs a person" in site.get("/").words
+
+
 @pytest.mark.parametrize("number", [1, 2])
 @ONE
 def test_a_queue_whose_worker_processes_are_all_quiet_names_the_order(
