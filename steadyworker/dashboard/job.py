@@ -43,6 +43,7 @@ MOST_ROUNDS = 3
 MOST_SHOWN = 4000
 """The largest number of characters of a payload, a header and a result."""
 
+_WAITING = (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED)
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 _MOST_ACTIONS = 50
 _MOST_HEADERS = 50
@@ -175,7 +176,7 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     result = ledger.facts.result(row.id) if row.state is State.DONE else None
     message = ledger.message(row.id)
     headers = None if message is None else headers_of(message)
-    held = held_queue(ledger, row.id.namespace, row.id.queue)
+    held = held_queue(ledger, row.id.namespace, row.id.queue) if row.job_state in _WAITING else Held()
     line = job_line(job, now, held=held.why)
     need = _need(job, now)
     letters = [letter for each in rounds if (letter := _letter(each.row, ledger)) is not None]
@@ -275,7 +276,7 @@ def hint_of(job: ListedJob, line: JobLine, held: Held, now: float) -> str:
     if row.job_state is JobState.RUNNING:
         return _running_hint(job, line, now, f"{queue} {key}")
     text = ""
-    if row.job_state in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
+    if row.job_state in _WAITING:
         if job.pause is not None:
             text = f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
         elif held.stops:
