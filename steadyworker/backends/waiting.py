@@ -11,9 +11,14 @@ from steadyworker.adapter import Depth
 from steadyworker.clock import Clock, SystemClock, Times
 from steadyworker.ledger.base import Ledger, OwnerSeen
 from steadyworker.ledger.facts import MeasuredDepth, Pause
+from steadyworker.ledger.fleet import QUIET_STAGE
 from steadyworker.ledger.hang import STUCK_AFTER
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import Liveness, liveness
+from steadyworker.text.redaction import redact
+
+QUIET_ORDER = "quiet worker"
+"""What the log of actions has for an order to a worker process to be quiet."""
 
 RECENT = 30.0
 """Seconds for which a depth that a worker process has recorded counts as the present depth."""
@@ -42,6 +47,7 @@ class QueueNow(Struct, frozen=True):
         pause: Its pause, or None.
         receiving: The number of those worker processes that are not quiet; those that a pause made quiet count after its end.
         age: Seconds since the measurement of the broker's numbers.
+        quiet: If all of its worker processes have an order to be quiet, this as a clause; otherwise empty.
     """
 
     namespace: str
@@ -53,6 +59,7 @@ class QueueNow(Struct, frozen=True):
     pause: Pause | None = None
     receiving: int = 0
     age: float = 0.0
+    quiet: str = ""
 
     @property
     def waits(self) -> bool:
@@ -103,6 +110,7 @@ def queues_now(
                 pauses.get((namespace, queue)),
                 receiving[name],
                 record.age,
+                quiet_clause(ledger, namespace, queue, living),
             )
         )
     return found
@@ -111,8 +119,32 @@ def queues_now(
 def _receives(owner: OwnerSeen, name: str) -> bool:
     """Return whether a worker process consumes a queue, or consumes it again within seconds after the end of a pause."""
     report = owner.report
+    if _quiet(owner):  # with a run, it still is registered as a consumer
+        return False
     paused = report is not None and report.stage == "running" and name in report.queues and report.queues[name].paused
     return paused or name in owner.queues
+
+
+def _quiet(owner: OwnerSeen) -> bool:
+    return owner.report is not None and owner.report.stage == QUIET_STAGE
+
+
+def quiet_clause(ledger: Ledger, namespace: str, queue: str, living: Sequence[OwnerSeen]) -> str:
+    """Return the clause that all worker processes of a queue are quiet, by whose order; empty if another one, or none, is there."""
+    name = registered_name(namespace, queue)
+    found = [each for each in living if name in attended(each.queues)]
+    reports = {f"{each.host}:{each.report.pid}": each.report for each in found if each.report is not None}
+    if not found or not all(_quiet(each) for each in found):
+        return ""
+    orders = ledger.facts.actions(min(report.started_at for report in reports.values()))
+    who: dict[str, str] = {}
+    for order in orders:
+        if order.what == QUIET_ORDER and order.detail in reports:
+            who.setdefault(order.detail, order.who)  # the newest
+    by = f" of {redact(', '.join(dict.fromkeys(who.values())))}" if who else ""
+    if len(found) == 1:
+        return f"its only worker process, {next(iter(reports))}, starts no new jobs, by order{by}"
+    return f"its {len(found):,} worker processes start no new jobs, by order{by}"
 
 
 def unexplained_now(

@@ -257,7 +257,7 @@ def why(queue: QueueNow, now: float) -> str:
         unknown.setdefault(reason, []).append(number.replace("_", " "))
     parts = [
         *(pause_parts(queue.pause, now) if queue.pause else ()),
-        f"no worker consumes it: {START_ONE}" if queue.waits else "",
+        queue.quiet or f"no worker consumes it: {START_ONE}" if queue.waits else "",
         f"{count_text(queue.unexplained, 'consumer')} that no worker of this ledger explains"
         if queue.unexplained
         else "",

@@ -38,7 +38,7 @@ from steadyworker.dashboard.forms import (
     Seals,
     seen_of_pause,
 )
-from steadyworker.dashboard.queues import Held, held_queue
+from steadyworker.dashboard.queues import Held, held_cancel, held_queue
 from steadyworker.errors import LedgerUnavailable, SteadyWorkerError, delay_in_seconds
 from steadyworker.ledger.base import JobId, Ledger, Row
 from steadyworker.outcome import JobState
@@ -182,8 +182,9 @@ class Doing:
         with suppress(LedgerUnavailable):  # the action is done, whatever its queue does
             if wanted.do in STARTS and not delay:
                 held = held_queue(self._ledger, namespace, queue)
-        done = _logged(_done_text(wanted.do, row, part.last or Handled(key), delay, held), unlogged)
-        return ActionResult("warning", done.text) if held.stops and done.level == "fine" else done
+            if wanted.do == "cancel":
+                held = held_cancel(self._ledger, row)
+        return _logged(_done_text(wanted.do, row, part.last or Handled(key), delay, held), unlogged, stops=held.stops)
 
     def _on_queue(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
         namespace, queue = wanted.names
@@ -201,7 +202,13 @@ class Doing:
                 text = f"{queue} goes on: its worker processes receive messages again."
         if not done.changed:
             return ActionResult("error", f"{queue} is not paused.")
-        return _logged(text, done.unlogged)
+        held = Held()
+        with suppress(LedgerUnavailable):  # the action is done, whatever its queue does
+            if wanted.do == "resume":
+                held = held_queue(self._ledger, namespace, queue)
+        if held.stops:
+            text = f"{queue} is no longer paused, but {held.why}."
+        return _logged(text, done.unlogged, stops=held.stops)
 
     def _on_worker(self, wanted: AskedAction, visitor: Visitor) -> ActionResult:
         (owner,) = wanted.names
@@ -264,9 +271,11 @@ def _delay(do: str, wanted: AskedAction) -> float:
 
 
 def _done_text(do: str, row: Row, handled: Handled, delay: float, held: Held) -> str:
-    """Return what an action has done with one job; `held` is that of its queue."""
+    """Return what an action has done with one job; `held` is that of its queue, or of its cancel."""
     key = row.id.key
     match do:
+        case "cancel" if handled.before is JobState.RUNNING and held.stops:
+            text = f"{key} is cancelled: {held.why}."
         case "cancel" if handled.before is JobState.RUNNING:
             text = f"Cancel sent: {key} was running, and a worker process receives a cancel within 2 s."
         case "cancel":
@@ -290,7 +299,7 @@ def _done_text(do: str, row: Row, handled: Handled, delay: float, held: Held) ->
     return text
 
 
-def _logged(text: str, unlogged: str) -> ActionResult:
+def _logged(text: str, unlogged: str, *, stops: bool = False) -> ActionResult:
     if not unlogged:
-        return ActionResult("fine", redact(text))
+        return ActionResult("warning" if stops else "fine", redact(text))
     return ActionResult("error", redact(f"{text} This is done, but not in the log of actions: {unlogged}"))

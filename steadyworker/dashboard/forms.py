@@ -53,7 +53,7 @@ OF_A_JOB = {
         "Cancel",
         "Cancel {}",
         ("reason",),
-        "A running job receives the cancel within 2 s. The job becomes a dead letter; Replay continues it at its last checkpoint.",
+        "A running job receives the cancel within 2 s. If its worker process is gone, it ends when another takes it over. The job becomes a dead letter; Replay continues it at its last checkpoint.",
     ),
     "undo": Button("Undo the cancel", "Undo the cancel of {}"),
     "retry": Button("Retry now", "Retry {} now"),

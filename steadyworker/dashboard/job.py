@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from steadyworker.dashboard.exported import ExportFacts, export_facts
 from steadyworker.dashboard.job_line import JobLine, job_line, why_text
-from steadyworker.dashboard.notices import need_text
+from steadyworker.dashboard.notices import cancel_text, need_text
 from steadyworker.dashboard.pictures import ACKNOWLEDGED, DAY, Lanes, events_of, lanes_of
 from steadyworker.dashboard.queues import Held, broker_text, held_queue
 from steadyworker.dashboard.reader import ReadOnce
@@ -23,7 +23,6 @@ from steadyworker.ledger.hang import longest_silence
 from steadyworker.ledger.listing import ListedJob, Listing, Liveness, Need, Wanted
 from steadyworker.ledger.need_words import (
     MAY_HANG,
-    START_ONE,
     hang_clause,
     limit_clause,
     owner_clause,
@@ -44,6 +43,7 @@ MOST_ROUNDS = 3
 MOST_SHOWN = 4000
 """The largest number of characters of a payload, a header and a result."""
 
+_WAITING = (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED)
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 _MOST_ACTIONS = 50
 _MOST_HEADERS = 50
@@ -176,7 +176,7 @@ def job_page(once: ReadOnce, now: float, wanted: JobId) -> JobPage | None:
     result = ledger.facts.result(row.id) if row.state is State.DONE else None
     message = ledger.message(row.id)
     headers = None if message is None else headers_of(message)
-    held = held_queue(ledger, row.id.namespace, row.id.queue)
+    held = held_queue(ledger, row.id.namespace, row.id.queue) if row.job_state in _WAITING else Held()
     line = job_line(job, now, held=held.why)
     need = _need(job, now)
     letters = [letter for each in rounds if (letter := _letter(each.row, ledger)) is not None]
@@ -276,11 +276,11 @@ def hint_of(job: ListedJob, line: JobLine, held: Held, now: float) -> str:
     if row.job_state is JobState.RUNNING:
         return _running_hint(job, line, now, f"{queue} {key}")
     text = ""
-    if row.job_state in (JobState.INTERRUPTED, JobState.RETRYING, JobState.SCHEDULED):
+    if row.job_state in _WAITING:
         if job.pause is not None:
             text = f"Its queue is paused by {job.pause.who}: `steadyworker resume {queue}` ends the pause."
         elif held.stops:
-            text = f"It cannot go on: no worker process consumes its queue. {sentence(START_ONE)}"
+            text = f"It cannot go on: {held.why}."
         elif row.job_state is JobState.INTERRUPTED:
             begin = "from its last checkpoint" if row.checkpoint is not None else "from the start"
             text = f"A worker process of its queue runs it with the next free slot, {begin}{held.added}."
@@ -294,6 +294,8 @@ def hint_of(job: ListedJob, line: JobLine, held: Held, now: float) -> str:
 
 def _running_hint(job: ListedJob, line: JobLine, now: float, named: str) -> str:
     row, progress = job.row, job.progress
+    if waits := cancel_text(job):
+        return waits
     if row.cancel_reason is not None:
         return f"A cancel is on its way to the run: {redact(row.cancel_reason)}."
     if job.owner is None or job.owner.liveness is not Liveness.ALIVE:

@@ -101,7 +101,8 @@ def progress_text(progress: Progress | None) -> str:
     share = share_of(progress)
     if share is None or progress.total is None:
         return amount(progress.done)
-    return f"{math.floor(share * 100)} %, {amount(progress.done)} of {amount(progress.total)}"
+    percent = math.floor(round(100 * share, 9))  # 100 * 0.29 is a little less than 29
+    return f"{percent if share >= 1 else min(99, percent)} %, {amount(progress.done)} of {amount(progress.total)}"
 
 
 def tries_text(job: ListedJob) -> str:
@@ -154,7 +155,8 @@ def why_text(job: ListedJob, held: str = "") -> str:
 def _state(job: ListedJob) -> tuple[str, str]:
     owner = job.owner
     if job.row.state is State.RUNNING and owner is not None and owner.liveness is not Liveness.ALIVE:
-        return owner_text(owner), "error" if owner.liveness is Liveness.GONE else "warning"
+        waits = ", a cancel waits" if job.row.cancel_reason is not None else ""
+        return f"{owner_text(owner)}{waits}", "error" if owner.liveness is Liveness.GONE else "warning"
     if job.need is Need.STUCK:
         return MAY_HANG, "warning"
     state = job.row.job_state.value

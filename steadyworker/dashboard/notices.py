@@ -13,7 +13,7 @@ from steadyworker.backends.waiting import RECENT, QueueNow
 from steadyworker.dashboard.addresses import job_path
 from steadyworker.dashboard.causes import FailureCause
 from steadyworker.dashboard.job_line import why_text
-from steadyworker.ledger.base import Row
+from steadyworker.ledger.base import Row, State
 from steadyworker.ledger.fleet import Trouble, WorkerNow
 from steadyworker.ledger.listing import ListedJob, Liveness, Need
 from steadyworker.ledger.lost import advice
@@ -179,8 +179,21 @@ def need_text(job: ListedJob, now: float) -> str:
         case Need.DEAD:
             when = f" {span(now - row.ended_at)} ago" if row.ended_at is not None else ""
             text = f"Failed for good{when}: {why_text(job)}."
-    return f"{text} {remedy}".strip()
+    return " ".join(filter(None, (text, remedy, cancel_text(job))))
 
+
+def cancel_text(job: ListedJob) -> str:
+    """Return that the cancel of a run waits, because its worker process is gone; otherwise an empty text."""
+    row, owner = job.row, job.owner
+    if row.cancel_reason is None or row.state is not State.RUNNING:
+        return ""
+    if owner is not None and owner.liveness is not Liveness.GONE:
+        return ""
+    return sentence(f"a cancel waits for a worker process: {row.cancel_reason}")
+
+
+LOUD_AGAIN = "`Start new jobs again` ends this"
+"""The remedy for a queue whose worker processes are all quiet."""
 
 NO_WORKER = "no worker"
 """The kind of the notice about a queue that waits for a worker process."""
@@ -231,8 +244,10 @@ def queue_notices(queues: Sequence[QueueNow]) -> Iterator[Notice]:
         if queue.waits:
             waiting = count_text(queue.depth.ready or 0, "message")
             ago = f" {span(queue.age)} ago" if queue.age > RECENT else ""
-            text = f"{waiting} ready{ago}, and no worker process consumes it: {START_ONE}."
-            yield Notice("error", NO_WORKER, name, "", "/queues", text)
+            kind, why = NO_WORKER, f"and no worker process consumes it: {START_ONE}"
+            if queue.quiet:
+                kind, why = Trouble.QUIET.value, f"but {queue.quiet}; {LOUD_AGAIN}"
+            yield Notice("error", kind, name, "", "/queues", f"{waiting} ready{ago}, {why}.")
         if queue.unexplained and not queue.workers:
             text = sentence(foreign_clause(queue.unexplained))
             remedy = "This ledger knows no worker process of the queue: set --ledger and --namespace as its workers have them."

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from steadyworker.backends.waiting import RECENT, QueueNow, queues_now
+from steadyworker.backends.waiting import RECENT, QueueNow, queues_now, quiet_clause
 from steadyworker.clock import Times
 from steadyworker.dashboard.estimates import RunsOfQueue, runs_of
-from steadyworker.dashboard.notices import Notice, queue_notices
+from steadyworker.dashboard.notices import LOUD_AGAIN, Notice, queue_notices
 from steadyworker.dashboard.paging import ListPart, part_of
 from steadyworker.dashboard.reader import ReadOnce
-from steadyworker.ledger.base import Ledger
-from steadyworker.ledger.facts import Minute, QueueReport
+from steadyworker.ledger.base import Ledger, Row, State
+from steadyworker.ledger.facts import Minute
+from steadyworker.ledger.hang import STUCK_AFTER
 from steadyworker.ledger.lease import attended, registered_name
 from steadyworker.ledger.listing import Liveness, liveness
 from steadyworker.ledger.need_words import START_ONE
@@ -37,7 +38,7 @@ class QueueLine(Struct, frozen=True):
     Attributes:
         now: The broker's numbers, the pause, and the worker processes.
         age: Seconds since a worker process measured the broker's numbers; None if no process did.
-        slots, busy: The slots of the living worker processes, and those with a run; None if none of them reports slots.
+        slots, busy: The slots of the living worker processes, and those with a job; None if none of them reports slots.
         waits: What waits because all slots are busy; empty if nothing does.
         runs: The runs that ended within the last hour.
         unknown: For each number that is unknown, its name and the reason.
@@ -84,31 +85,32 @@ def queue_lines(once: ReadOnce, now: float, namespace: str | None) -> list[Queue
     for minute in ledger.facts.minutes(now - HOUR, namespace):
         minutes.setdefault((minute.namespace, minute.queue), []).append(minute)
     ages = {(each.namespace, each.queue): each.age for each in ledger.facts.depths()}
-    reports = _reports(ledger)
+    slots = _slots(ledger)
     return [
-        _line(each, ages.get(pair), reports.get(registered_name(*pair), []), minutes.get(pair, []))
+        _line(each, ages.get(pair), slots.get(registered_name(*pair)), minutes.get(pair, []))
         for each in queues_now(ledger, names)
         for pair in [(each.namespace, each.queue)]
     ]
 
 
-def _reports(ledger: Ledger) -> dict[str, list[QueueReport]]:
-    """Return what the living worker processes report of each queue, by its registered name."""
-    reports: dict[str, list[QueueReport]] = {}
+def _slots(ledger: Ledger) -> dict[str, tuple[int, int]]:
+    """
+    Return the numbers of slots and of busy slots of each queue, by its registered name, of the living worker processes that report slots.
+
+    A slot is busy with a job that the ledger holds for it: the number in a report is up to 15 s old.
+    """
+    held = {(each.owner, registered_name(each.namespace, each.queue)): each.jobs for each in ledger.held(STUCK_AFTER)}
+    found: dict[str, tuple[int, int]] = {}
     for owner in ledger.owners():
         if owner.report is not None and liveness(owner, Times()) is not Liveness.GONE:
             for name, report in owner.report.queues.items():
-                reports.setdefault(name, []).append(report)
-    return reports
-
-
-def _slots_of(reports: Sequence[QueueReport]) -> tuple[int, int] | None:
-    """Return the numbers of slots, and of busy slots; None if no living worker process reports them."""
-    return (sum(each.slots for each in reports), sum(each.busy for each in reports)) if reports else None
+                slots, busy = found.get(name, (0, 0))
+                found[name] = slots + report.slots, busy + min(report.slots, held.get((owner.owner, name), 0))
+    return found
 
 
 class Held(Struct, frozen=True):
-    """Why no job of a queue begins now, as a clause; `stops` is False if only its slots are busy."""
+    """Why no job of a queue begins now, or a cancel waits, as a clause; `stops` is False if only its slots are busy."""
 
     why: str = ""
     stops: bool = False
@@ -120,16 +122,28 @@ class Held(Struct, frozen=True):
 
 
 def held_queue(ledger: Ledger, namespace: str, queue: str) -> Held:
-    """Return why no job of a queue begins now: a pause, no worker process that receives its messages, or busy slots."""
+    """Return why no job of a queue begins now: a pause, quiet worker processes, no worker process, or busy slots."""
     for pause in ledger.facts.pauses():
         if (pause.namespace, pause.queue) == (namespace, queue):
             return Held(f"{queue} is paused by {pause.who}{f': {pause.reason}' if pause.reason else ''}", stops=True)
     name = registered_name(namespace, queue)
-    if not any(
-        name in attended(each.queues) and liveness(each, Times()) is not Liveness.GONE for each in ledger.owners()
-    ):
+    living = [each for each in ledger.owners() if liveness(each, Times()) is not Liveness.GONE]
+    if quiet := quiet_clause(ledger, namespace, queue, living):
+        return Held(f"{quiet}; {LOUD_AGAIN}", stops=True)
+    if not any(name in attended(each.queues) for each in living):
         return Held(f"no worker process consumes {queue}: {START_ONE}", stops=True)
-    return Held(_busy(_slots_of(_reports(ledger).get(name, []))))
+    return Held(_busy(_slots(ledger).get(name)))
+
+
+def held_cancel(ledger: Ledger, row: Row) -> Held:
+    """Return what the cancel of a run waits for, because its worker process is gone."""
+    living = [each for each in ledger.owners() if liveness(each, Times()) is not Liveness.GONE]
+    if row.state is not State.RUNNING or row.owner in {each.owner for each in living}:
+        return Held()
+    queue, name = row.id.queue, registered_name(row.id.namespace, row.id.queue)
+    others = any(name in attended(each.queues) for each in living)
+    when = f"another worker process of {queue} takes it over" if others else f"a worker process of {queue} starts"
+    return Held(f"it ends when {when}", stops=True)
 
 
 def _full(queue: QueueNow, slots: tuple[int, int] | None) -> str:
@@ -160,14 +174,13 @@ def waits_text(ledger: Ledger, queues: Sequence[QueueNow]) -> str:
     return redact(f"{text}, the oldest for {span(oldest.depth.oldest_age)}{where}")
 
 
-def _line(queue: QueueNow, age: float | None, reports: Sequence[QueueReport], minutes: Sequence[Minute]) -> QueueLine:
+def _line(queue: QueueNow, age: float | None, slots: tuple[int, int] | None, minutes: Sequence[Minute]) -> QueueLine:
     unknown: dict[str, list[str]] = {}
     for number in _NUMBERS:
         if getattr(queue.depth, number) is None and number in queue.depth.why:
             unknown.setdefault(redact(queue.depth.why[number]), []).append(number.replace("_", " "))
     if age is not None and age > RECENT:
         unknown[f"the numbers are {span(age)} old, because no worker process has measured them since"] = ["now"]
-    slots = _slots_of(reports)
     waits = ""
     if full := _full(queue, slots):
         oldest = f", the oldest for {span(queue.depth.oldest_age)}" if queue.depth.oldest_age is not None else ""

@@ -231,6 +231,7 @@ def _troubles(worker: WorkerNow) -> tuple[Trouble, ...]:
     """Return the troubles of a worker process that lives."""
     report = worker.seen.report
     starting = report is not None and report.starting
+    quiet = report is not None and report.stage == QUIET_STAGE
     signs = {
         Trouble.CRASH_LOOP: worker.deaths >= LOOP,
         Trouble.SILENT: worker.liveness is Liveness.SILENT,
@@ -240,9 +241,9 @@ def _troubles(worker: WorkerNow) -> tuple[Trouble, ...]:
         Trouble.STUCK: bool(worker.stuck),
         Trouble.NOT_READY: report is not None
         and (
-            (not (report.ready or starting) and (report.stage != QUIET_STAGE or bool(unready(report))))
+            (not (report.ready or starting) and (bool(unready(report)) or not (report.not_ready or quiet)))
             or any(finding.level == "error" for finding in report.findings)
         ),
-        Trouble.QUIET: report is not None and report.stage == QUIET_STAGE,
+        Trouble.QUIET: quiet,
     }
     return tuple(trouble for trouble, is_so in signs.items() if is_so)

@@ -36,7 +36,7 @@ from steadyworker.dashboard.doing import Doing
 from steadyworker.delivery import KEY
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.ledger.base import Began, Claimed, JobFilter, JobId, KeptMessage, Ledger, Moving, Row, State, Verdict
-from steadyworker.ledger.facts import OwnerReport, QueueReport
+from steadyworker.ledger.facts import Action, OwnerReport, QueueReport
 from steadyworker.ledger.lease import registered_name
 from steadyworker.outcome import Counters, JobState
 from steadyworker.runner.dead_jobs import DeadJobs
@@ -156,7 +156,8 @@ def queues(options: Options) -> Queues:
 
 
 def test_a_running_job_is_cancelled_with_a_reason(site: Site, queues: Queues) -> None:
-    queues.job("k-1")
+    row = queues.job("k-1")
+    site.ledger.register(row.owner or "", "host", [registered_name(site.namespace, "exports")])
     path = site.job_path("k-1")
     assert (
         site.do(path, "cancel", reason="wrong month")
@@ -165,6 +166,31 @@ def test_a_running_job_is_cancelled_with_a_reason(site: Site, queues: Queues) ->
     assert site.row().cancel_reason == "wrong month"
     assert site.log() == [(WHO, "cancel", "exports", ("k-1",), "wrong month")]
     assert 'name="act"' not in site.get(path).text
+
+
+@pytest.mark.parametrize(
+    ("consumed", "when"),
+    [(False, "a worker process of exports starts"), (True, "another worker process of exports takes it over")],
+)
+@ONE
+def test_a_cancel_of_a_job_whose_worker_process_is_gone_waits(
+    site: Site, queues: Queues, when: str, *, consumed: bool
+) -> None:
+    queues.job("k-1")
+    site.consumed = consumed
+    path = site.job_path("k-1")
+    assert "If its worker process is gone, it ends when another takes it over." in site.get(path).words
+    assert site.do(path, "cancel", reason="wrong month") == f"k-1 is cancelled: it ends when {when}."
+    assert site.row().cancel_reason == "wrong month"
+
+
+@ONE
+def test_a_queue_that_no_worker_process_consumes_does_not_go_on(site: Site, queues: Queues) -> None:
+    queues.job("k-1")
+    site.consumed = False
+    site.do("/queues", "pause")
+    why = "no worker process consumes exports: start one with steadyworker run MODULE:CLASS"
+    assert site.do("/queues", "resume") == f"exports is no longer paused, but {why}."
 
 
 def test_a_cancel_of_a_waiting_job_can_be_undone(site: Site, queues: Queues) -> None:
@@ -186,16 +212,22 @@ def test_a_job_that_waits_for_a_retry_runs_now(site: Site, queues: Queues) -> No
 
 
 @pytest.mark.parametrize(
-    ("slots", "busy"), [((2, 1), ""), ((1, 1), "; its only slot is busy"), ((3, 3), "; all its 3 slots are busy")]
+    ("slots", "runs", "busy"),
+    [(2, 1, ""), (1, 1, "; its only slot is busy"), (3, 3, "; all its 3 slots are busy"), (3, 2, "")],
 )
 @ONE
 def test_a_retry_without_a_free_slot_names_what_it_waits_for(
-    site: Site, queues: Queues, slots: tuple[int, int], busy: str
+    site: Site, queues: Queues, slots: int, runs: int, busy: str
 ) -> None:
+    """The runs are those of the ledger, because the number in a report is up to 15 s old."""
     queues.job("k-1", wait_for_retry(3600.0))
+    for number in range(runs):
+        queues.job(f"runs-{number}")
     name = registered_name(site.namespace, "exports")
-    report = OwnerReport(7, "1", 0.0, "running", ready=True, queues={name: QueueReport(*slots, 60.0, connected=True)})
-    site.ledger.register("host/boot/2", "host", [name], report)
+    report = OwnerReport(
+        7, "1", 0.0, "running", ready=True, queues={name: QueueReport(slots, slots, 60.0, connected=True)}
+    )
+    site.ledger.register("host/boot/1", "host", [name], report)
     path = site.job_path("k-1")
     assert site.do(path, "retry") == f"k-1 (retrying) is due now: it runs with the next free slot{busy}."
     page = site.get(path).text
@@ -338,6 +370,47 @@ def test_a_quiet_worker_process_is_an_order_and_needs_no_person(site: Site, queu
 
 
 @ONE
+def test_a_worker_process_whose_order_has_ended_needs_no_person(site: Site, queues: Queues) -> None:
+    """Its stage is new at once; why it is not ready is as old as its report."""
+    queues.job("k-1", interrupt)
+    name = registered_name(site.namespace, "exports")
+    why = ("exports: stage: quiet.",)
+    report = OwnerReport(77, "1.0", 1.0, "running", not_ready=why, queues={name: QueueReport(1, connected=True)})
+    site.ledger.register("owner-1", "host-1", [name], report)
+    found = site.get("/workers").words
+    assert "not ready" not in found
+    assert "host-1:77 running " in found
+    assert "Nothing needs a person" in site.get("/").words
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@ONE
+def test_a_queue_whose_worker_processes_are_all_quiet_names_the_order(
+    site: Site, queues: Queues, eventually: Eventually, number: int
+) -> None:
+    queues.dead("k-1")
+    queues.job("k-2", interrupt)
+    site.consumed = False
+    name = registered_name(site.namespace, "exports")
+    for pid in range(77, 77 + number):
+        report = OwnerReport(pid, "1.0", 1.0, "quiet", queues={name: QueueReport(4, 0, connected=True)})
+        # A quiet process that still has a run registers its queue without the mark of quiet ones.
+        site.ledger.register(f"owner-{pid}", "host-1", [name if pid == 77 else f"{name} (quiet)"], report)
+    site.ledger.facts.act(Action("ben", "quiet worker", detail="host-2:77"))
+    site.ledger.facts.act(Action("ann", "quiet worker", detail="host-1:77"))
+    site.ledger.facts.record_depth(site.namespace, "exports", Depth(ready=3))
+    who, verb = ("only worker process, host-1:77,", "starts") if number == 1 else ("2 worker processes", "start")
+    quiet = f"its {who} {verb} no new jobs, by order of ann; Start new jobs again ends this"
+    for path in ("/", "/queues"):
+        found = site.get(path).words
+        assert f" 3 messages ready, but {quiet}." in found
+        assert "no worker process consumes" not in found
+    assert f"It cannot go on: {quiet}." in site.get(site.job_path("k-2")).words
+    assert site.do(site.job_path("k-1"), "replay") == f"k-1 is replayed, but {quiet}."
+    assert "next free slot" not in site.get(site.job_path("k-1")).words
+
+
+@ONE
 def test_a_queue_whose_pause_has_ended_waits_for_no_worker_process(site: Site, queues: Queues) -> None:
     """A process registers as a consumer again some seconds after the end of a pause."""
     queues.job("k-1", interrupt)
@@ -352,7 +425,10 @@ def test_a_queue_whose_pause_has_ended_waits_for_no_worker_process(site: Site, q
     site.do("/queues", "resume")
     assert "no worker" not in site.get("/queues").words
     site.ledger.register("owner-1", "host-1", [f"{name} (quiet)"], structs.replace(report, stage="quiet"))
-    assert "no worker process consumes it" in site.get("/queues").words
+    assert (
+        "its only worker process, host-1:77, starts no new jobs, by order; Start new jobs again ends this."
+        in site.get("/queues").words
+    )
 
 
 @ONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -280,6 +281,17 @@ def test_a_cancel_on_its_way_is_named(facts: FleetOfFacts, page: ASGIApp) -> Non
     assert "A cancel is on its way to the run: wrong month." in words(page, "well")
 
 
+def test_a_cancel_that_no_worker_process_receives_waits(facts: FleetOfFacts, page: ASGIApp) -> None:
+    facts.ledger.facts.resume("shop", "refunds")
+    facts.ledger.cancel(JobId("shop", "exports", "lost"), "wrong month")
+    facts.clock.advance(200.0)  # no worker process renews
+    first = request(page).words
+    waits = "A cancel waits for a worker process: wrong month."
+    assert re.search(rf"lost in exports Its worker process is gone, .*? {waits}", first)
+    assert "lost exports gone, a cancel waits" in first
+    assert waits in words(page, "lost")
+
+
 def test_a_waiting_job_names_what_it_waits_for(facts: FleetOfFacts, page: ASGIApp) -> None:
     facts.end("waits", reason="the bank is closed", counters=Counters(attempts=1))
     found = words(page, "waits")
@@ -292,7 +304,7 @@ def test_a_waiting_job_names_what_it_waits_for(facts: FleetOfFacts, page: ASGIAp
     facts.ledger.facts.resume("shop", "exports")
     facts.clock.advance(200.0)  # no worker process renews
     assert (
-        "It cannot go on: no worker process consumes its queue. Start one with steadyworker run MODULE:CLASS ."
+        "It cannot go on: no worker process consumes exports: start one with steadyworker run MODULE:CLASS ."
         in words(page, "waits")
     )
 

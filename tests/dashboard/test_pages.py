@@ -23,13 +23,14 @@ from steadyworker.dashboard.causes import own_frame
 from steadyworker.dashboard.chosen import Choices
 from steadyworker.dashboard.failures import Sought, failures_page
 from steadyworker.dashboard.job import job_page
+from steadyworker.dashboard.job_line import progress_text
 from steadyworker.dashboard.queues import queues_page
 from steadyworker.dashboard.reader import ReadOnce
 from steadyworker.dashboard.running import AskedLists, running_page
 from steadyworker.dashboard.warned import warnings_page
 from steadyworker.dashboard.workers import workers_page
 from steadyworker.errors import LedgerUnavailable
-from steadyworker.ledger.base import Ending, JobId, Moving, OwnerSeen, Progress, Verdict
+from steadyworker.ledger.base import Claimed, Ending, JobId, Moving, OwnerSeen, Progress, Verdict
 from steadyworker.ledger.facts import OwnerReport, QueueReport
 from steadyworker.outcome import CANCELLED, Counters
 from steadyworker.testing.clock import FakeClock
@@ -256,6 +257,8 @@ def test_a_queue_whose_slots_are_all_busy_shows_what_waits(facts: FleetOfFacts, 
         queues = {EXPORTS: QueueReport(1, 1, None, connected=True)}
         report = OwnerReport(4000 + number, "1.4.0", facts.began, "running", ready=True, queues=queues)
         facts.ledger.register(owner, host, [EXPORTS], report)
+        id = JobId("shop", "exports", f"busy-{number}")
+        assert facts.ledger.claim(Claimed(id, None, owner, 0, b"\x01" * 32, Counters(), None)) is not None
     full = "because all its 9 slots are busy"
     assert (
         f"5 messages are ready, the oldest for 8 min 56 s in exports, {full}; refunds is paused by"
@@ -313,6 +316,18 @@ def test_a_running_job_has_its_progress_and_its_worker_process(page: ASGIApp) ->
     )
     assert "lost exports gone – unknown 30 s 0 % 0 % of 2 h 00 min none reported host-4:4004 gone" in words
     assert "crashing exports retrying 2 crashes – due in 9 min 30 s; killed by SIGSEGV" in words
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "text"),
+    [
+        *((done, 100, f"{done} %, {done} of 100") for done in (29, 57, 58, 100)),
+        (9999, 10000, "99 %, 9,999 of 10,000"),
+        (10**12 - 1, 10**12, "99 %, 999,999,999,999 of 1,000,000,000,000"),
+    ],
+)
+def test_a_percentage_is_that_of_whole_numbers(done: int, total: int, text: str) -> None:
+    assert progress_text(Progress(done, total, "", 0.0)) == text
 
 
 def test_a_queue_has_its_numbers_and_what_is_unknown(page: ASGIApp) -> None:
