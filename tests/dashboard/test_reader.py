@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 
 from steadyworker.clock import Times
-from steadyworker.dashboard import reader as reading
 from steadyworker.dashboard.reader import AWAY, FRESH, LONGEST, LONGEST_LARGE, Reader, ReadOnce
 from steadyworker.errors import LedgerUnavailable
 from steadyworker.testing.clock import FakeClock
@@ -154,7 +154,7 @@ def test_a_slow_read_serves_for_a_thousand_times_its_cost(
     """A cheap read is always repeated, and one that is slow without own processor time serves shortly: the host may be busy."""
     reads: list[float] = []
     spent = iter(count(step=own))
-    monkeypatch.setattr(reading.time, "thread_time", lambda: next(spent))
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent))
 
     def owners() -> tuple[()]:
         reads.append(bench.clock.monotonic())
