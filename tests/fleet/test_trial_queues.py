@@ -157,6 +157,7 @@ def test_the_21st_lost_delivery_at_the_limit_of_20(
     """
     rabbitmq_place.declare(QUEUE, **{"x-queue-type": "quorum"} | letters)
     fleet.send_all({"ends": {"gate": "ends"}, "dies": {"gate": "dies"}})
+    eventually(lambda: rabbitmq_place.policies_in_statistics() == {"{}"}, "the queues' policies, which come late")
     checked = fleet.command("check", LIGHT, broker=rabbitmq_place.url(management=True))
     checked.ended(0 if letters else 78)
     assert (
