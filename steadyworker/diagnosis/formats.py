@@ -43,7 +43,10 @@ _STAMP = re.compile(
     """,
     re.VERBOSE,
 )
-_LEVELED = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.-]*:")
+_LEVELED = re.compile(
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.-]*:"
+    r"|\d{1,4}[smhd](?:\d{1,2}[smh])?\s{2,20}(?:Normal|Warning)\s{2,20}[A-Z]"  # kubectl get events
+)
 _BELONGS = re.compile(
     r"[\s})\]]|Caused by: |Suppressed: |\.\.\. \d+ more|Stack trace:|#\d+ |During handling of the above|The above exception was"
 )

@@ -70,8 +70,9 @@ class TimelineStep:
     values: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, seen: Sighting) -> None:
-        """Count a sighting."""
-        self.times += 1
+        """Count a sighting, but not a second one in the same line."""
+        if not self.times or seen.record is not self.last.record or seen.line != self.last.line:
+            self.times += 1
         self.last = seen
         for name, value in seen.groups.items():
             _count(self.values, name, value, 1, _MOST_OF_STEP)

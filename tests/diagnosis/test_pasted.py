@@ -81,6 +81,15 @@ def test_the_lines_of_a_restored_text_have_the_numbers_of_the_pasted_lines() -> 
     assert (seen.entry.id, seen.record.line, seen.groups) == ("small.beats", 3, {"connection": "<0.1.0>"})
 
 
+def test_each_event_of_kubectl_stays_a_line() -> None:
+    events = (
+        '88s         Warning   Unhealthy   pod/shop-6d4cb67bb8-svkt5       Liveness probe failed: command timed out: "/bin/sh" timed out after 1s\n'
+        "11m         Warning   BackOff     pod/shop-6d4cb67bb8-svkt5       Back-off restarting failed container shop in pod shop-6d4cb67bb8-svkt5\n"
+    )
+    (probe,) = (seen for seen in found(events) if seen.entry.id == "kubernetes.probe-failed")
+    assert probe.record.text == events.splitlines()[0]
+
+
 def test_a_long_text_is_no_paste() -> None:
     text = "ordinary\n" * 10_000 + "beats missed\non <0.1.0>\n"
     assert [seen for seen in found(text, Search(SMALL.values())) if not seen.probable] == []

@@ -108,6 +108,14 @@ def test_repetitions_are_one_step() -> None:
     assert (finding.times, finding.first, finding.last) == (30, times[0], times[-1])
 
 
+def test_a_line_that_matches_twice_is_counted_once() -> None:
+    first = sighting("small.lost", queue="a")
+    again, below = replace(first, groups={"code": "404"}), replace(first, line=2, groups={"code": "405"})
+    _, findings = joined(first, again, below)
+    (finding,) = findings.values()
+    assert (finding.times, finding.values) == (2, {"queue": {"a": 1}, "code": {"404": 1, "405": 1}})
+
+
 def test_a_finding_shows_its_longest_incident_and_counts_all() -> None:
     """The values in its texts are those of the incident that is shown."""
     late = sighting("small.beats", 500, connection="<0.3.0>")
