@@ -135,7 +135,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             name, default = place[1], place[2]
             if name not in self.groups and name not in GROUPS:
                 return place[0]
-            return groups.get(name) or (f"<{name}>" if default is None else default)
+            found = groups.get(name) or (f"<{name}>" if default is None else default)
+            return found.removesuffix(".") if text.startswith(".", place.end()) else found
 
         return _PLACE.sub(value, text)
 

@@ -70,6 +70,11 @@ def test_the_texts_are_filled_with_the_groups() -> None:
     assert filled == "The broker read 12 in channel 0 of <host>; {not_a_group} and {a,b} stay."
 
 
+def test_a_text_that_ends_with_a_stop_gets_no_second_one() -> None:
+    (entry,) = read(VALID, "rabbitmq.toml")
+    assert entry.filled("Read {size}. Then {host}.", {"size": "12.", "host": "b..."}) == "Read 12. Then b..."
+
+
 @pytest.mark.parametrize(
     ("change", "into", "said"),
     [
@@ -161,6 +166,14 @@ def test_each_pattern_keeps_its_promises(entry: Entry) -> None:
             for record in [*(cutter := Cutter("sample")).feed(sample.text.encode()), *cutter.end()]:
                 hinted = any(each.hint in record.text for each in entry.patterns)
                 assert hinted or not expression.search(record.text), pattern.hint
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=by_id)
+def test_each_pattern_fills_the_title_and_what_happened(entry: Entry) -> None:
+    """A value that a pattern lacks has a default: a reader sees no `<queue>` where the line names no queue."""
+    needed = {name for text in (entry.title, entry.what, entry.why) for name in re.findall(r"\{([a-z_]+)\}", text)}
+    for pattern in entry.patterns:
+        assert needed & (entry.groups | GROUPS) <= re.compile(pattern.regex).groupindex.keys(), pattern.hint
 
 
 @pytest.mark.parametrize("entry", CATALOGUE.values(), ids=by_id)
