@@ -16,7 +16,6 @@ import pytest
 from steadyworker import pages
 from steadyworker.diagnosis.outputs import Outputs
 from steadyworker.diagnosis.page import MOST_CONNECTIONS, NEIGHBOURS
-from steadyworker.diagnosis.wire import FLAGS
 from tests.diagnosis.page_kit import check, headline, page_of, page_text
 from tests.diagnosis.page_stories import BEGIN, STORIES, Event
 
@@ -149,7 +148,7 @@ def hostile_events(text: str) -> Iterator[Event]:
         for n in range(60):
             yield event(n, "method", "client", conn, name=text, channel=1, size=7, **{text: text}, reply_text=text)
             yield event(n, "frame", "broker", conn, name="ERROR", headers={text: text, "message": text})
-            yield flag(n, text, conn, id=list(FLAGS)[n % 50], remedy=text, evidence=[{text: text, "a": text}] * 20)
+            yield flag(n, text, conn, id=f"amqp.flag-{n % 50}", remedy=text, evidence=[{text: text, "a": text}] * 20)
         yield event(99.0, "close", "broker", conn, who="broker", how="reset", error=text)
 
 
