@@ -14,7 +14,7 @@ from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.process import free_ports
-from tests.diagnosis.provocation import Scene, as_logged, queue
+from tests.diagnosis.provocation import GONE, NEWEST, Scene, as_logged, case, queue
 
 DAMAGED = (
     "pop from an empty deque",
@@ -240,3 +240,32 @@ def zombie(scene: Scene) -> None:
         channel.basic_publish("", "slow", b"")
         while not any("Unexpected delivery" in text for text in scene.texts):
             channel.connection.process_data_events(time_limit=0.1)
+
+
+CASES = [
+    case(
+        two_threads,
+        "",
+        "pika.shared-between-threads",
+        "amqp.interleaved-frames amqp.invalid-frame-end amqp.unknown-frame-type amqp.frame-too-large amqp.dead-channel "
+        f"amqp.bad-arguments amqp.bad-method amqp.connection-error {GONE} pika.channel-closed "
+        "pika.connection-closed pika.stream-lost",
+    ),
+    case(closed_connection, "", "pika.connection-closed"),
+    case(closed_channel, "", "pika.channel-closed"),
+    case(no_broker, "", "network.connection-refused"),
+    case(closing_peer, "", "pika.not-amqp"),
+    case(tls_port, "amqp.plain-on-tls-port", "pika.not-amqp"),
+    case(silent_peer, "", "pika.handshake-timeout"),
+    case(no_such_host, "", "network.unknown-host"),
+    case(unroutable, "", "pika.unroutable"),
+    case(nacked, "", "pika.nacked"),
+    case(consumer_tag, "", "pika.duplicate-consumer-tag"),
+    case(reentrant, "", "pika.reentrant"),
+    case(no_channels, "", "pika.no-free-channels"),
+    case(long_name, "", "pika.name-too-long"),
+    case(odd_header, "", "pika.unsupported-value"),
+    case(frozen_broker, GONE, "pika.heartbeat-timeout"),
+    case(lost_peer, GONE, "pika.stream-lost"),
+    case(zombie, "", "pika.consumer-timeout-zombie", series=NEWEST),
+]
