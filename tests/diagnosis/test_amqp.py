@@ -16,7 +16,6 @@ from pamqp import body, commands, frame, header
 from steadyworker.diagnosis.amqp import MOST_FLAWS, UNLIMITED, AmqpReader
 from steadyworker.diagnosis.fields import DEEPEST, LEFT_OUT, MOST_VALUES
 from steadyworker.diagnosis.frames import (
-    FLAWS,
     LONGEST_RAW,
     BodyFrame,
     ContentHeader,
@@ -152,7 +151,7 @@ def test_no_flaw_shows_a_header_of_an_application_or_a_login() -> None:
         assert each.what.endswith(": a value has a type that AMQP does not have")
         assert each.raw == b""
     (shown,) = flaws(read([OPENING + framed(1, 1, struct.pack(">HHH", 50, 10, 0) + b"\1q\0" + wrong)]))
-    assert "'anna' has a value of the type b'Z'" in shown.what
+    assert "a value has a type b'Z' that AMQP does not have" in shown.what
 
 
 @pytest.mark.parametrize("flag", [1, 2])
@@ -177,10 +176,11 @@ def test_what_is_too_deep_or_too_much_is_left_out_and_the_rest_is_read() -> None
     found: Any = about.properties["headers"]
     assert set(found) == {"deep", "many", LEFT_OUT}
     assert found["many"][-1].endswith("bytes left out")
-    inner = found["deep"]
-    for _ in range(DEEPEST - 2):
-        inner = inner["k"]
-    assert inner["k"].endswith("bytes left out")
+    inner, depth = found["deep"], 0
+    while "k" in inner:
+        inner, depth = inner["k"], depth + 1
+    assert depth == DEEPEST - 1
+    assert inner[LEFT_OUT].endswith("bytes left out")
 
 
 # --- What is broken is flagged ---------------------------------------------------------------------------------------
@@ -372,7 +372,6 @@ def judge(wire: bytes, chunks: Sequence[bytes], frame_max: int) -> None:
     found = [flaw for flaw in flaws(items) if flaw.kind in BLINDING or flaw is items[-1]]
     expected = first_break(wire, frame_max)
     for flaw in flaws(items):
-        assert flaw.kind in FLAWS
         assert len(flaw.raw) <= LONGEST_RAW
     if expected is None:
         assert not [flaw for flaw in found if flaw.kind in BLINDING]

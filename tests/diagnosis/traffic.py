@@ -60,14 +60,12 @@ def written(value: Any) -> Any:
     match value:
         case bytes() | bytearray():
             return bytes(value)
-        case bool() | None:
-            return value
-        case int():
-            return int(value)
         case dict():
             return {key: written(one) for key, one in value.items()}
         case list():
             return [written(one) for one in value]
+        case datetime():
+            return int(value.timestamp())
     return value
 
 
@@ -239,15 +237,11 @@ leaves: st.SearchStrategy[tuple[bytes, Any]] = st.one_of(
     st.tuples(st.integers(0, 255), st.integers(-(2**31), 2**31 - 1)).map(
         lambda pair: (b"D" + struct.pack(">Bi", *pair), Decimal(pair[1]).scaleb(-pair[0]))
     ),
-    st.integers(0, 2**64 - 1).map(lambda number: (b"T" + struct.pack(">Q", number), _moment(number))),
+    st.integers(0, 2**64 - 1).map(lambda number: (b"T" + struct.pack(">Q", number), number)),
     st.binary(max_size=60).map(lambda raw: (b"x" + _long(raw), raw)),
     st.binary(max_size=60).map(lambda raw: (b"S" + _long(raw), long_text(raw))),
     texts.map(lambda text: (b"S" + _long(text.encode()), text)),
 )
-
-
-def _moment(number: int) -> datetime | int:
-    return datetime.fromtimestamp(number, UTC) if number <= 253_402_300_799 else number
 
 
 def _array(elements: list[tuple[bytes, Any]]) -> tuple[bytes, Any]:
