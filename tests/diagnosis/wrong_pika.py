@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.process import free_ports
 from tests.diagnosis.provocation import GONE, NEWEST, Scene, as_logged, case, queue
+from tests.faults.proxy import Proxy
 
 DAMAGED = (
     "pop from an empty deque",
@@ -187,39 +188,9 @@ def frozen_broker(scene: Scene) -> None:
 
 def lost_peer(scene: Scene) -> None:
     """A peer that ends the connection without a word."""
-    with forwarded(scene) as (port, cut), scene.connection(port=port) as connection:
-        cut()
+    with Proxy(scene.vhost.url) as proxy, scene.connection(port=proxy.port) as connection:
+        proxy.close()
         scene.fails(lambda: connection.process_data_events(time_limit=30))
-
-
-@contextmanager
-def forwarded(scene: Scene) -> Iterator[tuple[int, Callable[[], None]]]:
-    """Yield the port of a forwarder to the broker, and what ends its connections in order."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        pairs: list[socket.socket] = []
-
-        def pump(source: socket.socket, target: socket.socket) -> None:
-            with suppress(OSError):
-                while data := source.recv(65536):
-                    target.sendall(data)
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    near, _ = server.accept()
-                    far = socket.create_connection(("127.0.0.1", scene.node.amqp))
-                    pairs.extend((near, far))
-                    for one, other in ((near, far), (far, near)):
-                        threading.Thread(target=pump, args=(one, other), daemon=True).start()
-
-        def cut() -> None:
-            for one in pairs:
-                with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1], cut
-        cut()
 
 
 def zombie(scene: Scene) -> None:
