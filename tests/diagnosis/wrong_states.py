@@ -440,7 +440,7 @@ CASES = [
     both(vhost_deleted, "rabbitmq.vhost-deleted"),
     both(vhost_down, "rabbitmq.vhost-down"),
     case(shutdown, "rabbitmq.node-shutdown", "rabbitmq.node-shutdown"),
-    case(killed, "", "pika.stream-lost"),
+    case(killed, "", "pika.stream-lost", "network.connection-cut rabbitmq.messages-dropped"),
     case(not_reading, "amqp.peer-not-reading", "", GONE, series=OLDEST),
     case(not_reading, GONE, series=NEWEST),
     case(unknown_ca, "tls.client-gave-up", "tls.certificate-not-trusted"),
