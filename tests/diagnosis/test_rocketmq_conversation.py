@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from steadyworker.diagnosis.rocketmq import RemotingReader
 from steadyworker.diagnosis.tap import Side
 from tests.diagnosis.broken_bytes import peak
-from tests.diagnosis.remoting_frames import as_binary, as_json, framed, properties
-from tests.diagnosis.test_conversation import Told
+from tests.diagnosis.remoting_frames import as_json, framed, properties
+from tests.diagnosis.told import Told
 from tests.diagnosis.traffic import cut
 
 SEND, HEART_BEAT, SEND_BACK, ROUTE, SEND_V2 = 10, 34, 36, 105, 310
@@ -43,7 +43,7 @@ def test_a_refused_retry_and_its_fallback_are_the_story(reply: int, remark: str,
     for say, frame in (
         (told.client, as_json(SEND_BACK, 7, SENT_BACK, b"hunter2")),
         (told.broker, as_json(reply, 7, flag=REPLY, remark=f"{remark} hunter2")),
-        (told.client, as_binary(HEART_BEAT, 9, {"secret": "hunter2"}, b"hunter2") + as_json(SEND_V2, 8, COPY, b"hunter2")),
+        (told.client, framed(1, b"hunter2", b"hunter2") + as_json(SEND_V2, 8, COPY, b"hunter2")),
         (told.broker, as_json(reply, 8, flag=REPLY, remark=remark)),
     ):  # fmt: skip
         say(*cut(frame, range(0, len(frame), size)))

@@ -13,7 +13,7 @@ from pamqp import base, commands, frame
 from steadyworker.cli import verbs
 from tests.diagnosis.amqp_client import OPENING, publish
 from tests.diagnosis.packets import ACK, FIN, PORT, RST, Talk, timed, write_pcap
-from tests.diagnosis.test_conversation import START, stomp
+from tests.diagnosis.told import START, stomp
 
 pytest.importorskip("pcapy", reason="the extra 'pcap' is not installed")
 
