@@ -202,23 +202,34 @@ class RelayLink:
         """Connect to the broker, and pass bytes until both sides have ended."""
         context = self._target.towards_clients
         self.note(What.OPENED, Side.CLIENT, client=address, tls=bool(context))
-        connecting = asyncio.create_task(self._connect(connection, context))
-        watching = asyncio.create_task(self._watch())
+        tasks = [asyncio.create_task(work) for work in (self._connect(connection, context), self._watch())]
+        for task in tasks:
+            task.add_done_callback(self._check)
         try:
             await self._over.wait()
         finally:
             by_trace = not self._over.is_set()
             self._over.set()
-            for task in (connecting, watching):
+            for task in tasks:
                 task.cancel()
             for side in Side:
                 self._report_skipped(side)
             for end in self._ends.values():
                 end.close(reset=self._reset)
-            await asyncio.gather(connecting, watching, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.sleep(0)  # the loop closes the sockets
             self.note(What.CLOSED, Side.CLIENT, by_trace=by_trace)
             self._closed = True
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end_after_mistake(error)
+
+    def _end_after_mistake(self, error: BaseException) -> None:
+        """End this connection, and no other one, after an error in the trace itself."""
+        self.note(What.TROUBLE, Side.CLIENT, error=f"{text_of_mistake(error)}: this connection was ended")
+        self._reset = True
+        self._over.set()
 
     async def _connect(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
         side = Side.CLIENT
@@ -312,9 +323,7 @@ class RelayLink:
         elif isinstance(error, OSError):
             self._was_reset(side, error)
         else:
-            self.note(What.TROUBLE, Side.CLIENT, error=f"{text_of_mistake(error)}: this connection was ended")
-            self._reset = True
-            self._over.set()
+            self._end_after_mistake(error)
 
     def hold(self, side: Side, *, hold: bool) -> None:
         """Stop or continue to read from a side."""

@@ -391,6 +391,17 @@ def test_a_mistake_in_one_connection_ends_no_other_one(monkeypatch: pytest.Monke
     assert trouble["error"].startswith("TypeError at test_relay.py:")
 
 
+def test_a_mistake_while_the_broker_is_dialed_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dial(_: RelayLink) -> None:
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(RelayLink, "_dial", dial)
+    with Traced("127.0.0.1:1") as trace:
+        with pytest.raises(ConnectionResetError):
+            try_to_read(trace.port)
+        assert trace.wait_kind("trouble")["error"].startswith("TypeError at test_relay.py:")
+
+
 def test_a_mistake_in_the_reader_ends_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     def feed(_: AmqpReader, data: bytes) -> list[Item]:
         raise ValueError(f"invalid literal: {data!r}")
