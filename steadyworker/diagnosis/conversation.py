@@ -39,6 +39,7 @@ _MOST_HELD = 1 << 16
 _AMQPS_PORT = 5671
 _AMQP_PORTS = {_AMQPS_PORT, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
+_ROCKETMQ_PORTS = {9876, 10_909, 10_911}
 _NAMES = {"amqp": "AMQP", "stomp": "STOMP", "rocketmq": "RocketMQ's remoting protocol"}
 
 Spoken = AmqpConversation | StompConversation | RocketmqConversation
@@ -87,6 +88,8 @@ class Known:
         """Return the facts that follow from the broker's port."""
         if port in _STOMP_PORTS:
             return cls("stomp", sure=True)
+        if port in _ROCKETMQ_PORTS:
+            return cls("rocketmq", sure=True)
         return cls("amqp", sure=port in _AMQP_PORTS, tls=port == _AMQPS_PORT)
 
 
@@ -122,7 +125,9 @@ class Conversation:
         """Note that the broker is reached, too; `seen_as` is the address that the broker's log contains."""
         self._connected = True
         self.line.event(t, None, "connected", **facts)
-        if facts.get("joined"):
+        if facts.get("joined") and self._known.family == "rocketmq":
+            self.give_up(t)
+        elif facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
             self._searching = dict.fromkeys(Side, b"")
 

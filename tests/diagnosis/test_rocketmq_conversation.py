@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from steadyworker.diagnosis.rocketmq import RemotingReader
 from steadyworker.diagnosis.tap import Side
+from tests.diagnosis.amqp_client import OPENING
 from tests.diagnosis.broken_bytes import peak
 from tests.diagnosis.remoting_frames import as_json, framed, properties
 from tests.diagnosis.told import Told
@@ -85,6 +86,8 @@ def test_the_first_bytes_decide_whatever_the_port(port: int) -> None:
     ("sent", "flag"),
     [
         (as_json(SEND)[:-1], "rocketmq.frame-cut"),
+        (b"GET / HTTP/1.1\r\n\r\n", "trace.unparsable"),
+        (OPENING, "trace.unparsable"),
         (as_json(SEND) + b"\1\2\3\4\5\6\7\x08", "trace.unparsable"),
         (as_json(SEND) + framed(0, b"{no json}"), "trace.unparsable"),
     ],
@@ -92,6 +95,7 @@ def test_the_first_bytes_decide_whatever_the_port(port: int) -> None:
 def test_broken_bytes_are_flagged(sent: bytes, flag: str) -> None:
     told = Told(10911)
     told.client(sent)
+    told.it.ended(0.5, Side.BROKER, "fin")
     told.it.ended(0.5, Side.CLIENT, "fin")
     assert told.flags == [flag]
 
@@ -101,6 +105,17 @@ def test_a_broker_that_does_not_read_is_flagged() -> None:
     told.it.blocked(told.t, Side.BROKER, blocked=True, waiting=1 << 20)
     told.wait(5.0)
     assert told.flags == ["rocketmq.peer-not-reading"]
+
+
+def test_a_connection_that_was_open_before_is_not_read() -> None:
+    told = Told(10911)
+    told.it.connected(0.0, {"broker": "10.0.0.2:10911", "joined": True})
+    told.client(b"the rest of a body", as_json(SEND_BACK, 7, SENT_BACK))
+    told.it.ended(0.5, Side.CLIENT, "fin")
+    assert (told.flags, [event["size"] for event in told.of("bytes")]) == (
+        [],
+        [18, len(as_json(SEND_BACK, 7, SENT_BACK))],
+    )
 
 
 def test_missed_bytes_end_the_reading() -> None:
