@@ -35,7 +35,7 @@ from typing_extensions import override
 from steadyworker.diagnosis.tap import OVERHEAD, Side, Tap, What
 
 CHUNK = 1 << 16
-"""The number of a client's bytes that may wait while the broker is dialed."""
+"""The largest number of bytes that are received at once, and that may wait while the broker is dialed."""
 
 PAUSE = 1.0
 """Seconds between two checks of a connection, and between two attempts if the trace has no free descriptor."""
@@ -93,7 +93,7 @@ class Relay:
             self._tap.finish()
 
 
-class RelayEnd(asyncio.Protocol):
+class RelayEnd(asyncio.BufferedProtocol):
     """The connection towards one side, with or without TLS."""
 
     transport: asyncio.Transport
@@ -104,6 +104,7 @@ class RelayEnd(asyncio.Protocol):
         self._side = side
         self._timer: asyncio.TimerHandle | None = None
         self._reported = False
+        self._buffer = memoryview(bytearray(CHUNK))
         self.blocked = False
         """Whether bytes wait for room in the kernel's send queue."""
 
@@ -117,8 +118,12 @@ class RelayEnd(asyncio.Protocol):
         self._link.made(self._side, self)
 
     @override
-    def data_received(self, data: bytes) -> None:
-        self._link.received(self._side, data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        self._link.received(self._side, bytes(self._buffer[:nbytes]))
 
     @override
     def eof_received(self) -> bool:

@@ -20,7 +20,7 @@ from steadyworker.diagnosis import conversation, relay
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.frames import Item
-from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, RelayEnd, RelayLink
+from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, RelayLink
 from steadyworker.diagnosis.tap import MOST_WAITING, Side, Tap
 from steadyworker.diagnosis.tracing import Conversations, RelayFailed, Tracing
 from steadyworker.diagnosis.verdict import FlagKind, verdict_of
@@ -372,14 +372,14 @@ def test_a_failure_of_the_relay_is_raised_by_the_trace(monkeypatch: pytest.Monke
 
 
 def test_a_mistake_in_one_connection_ends_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed = RelayEnd.data_received
+    passed = RelayLink.received
 
-    def receive(end: RelayEnd, data: bytes) -> None:
+    def receive(link: RelayLink, side: Side, data: bytes) -> None:
         if data == b"bad":
             raise TypeError("a mistake")
-        passed(end, data)
+        passed(link, side, data)
 
-    monkeypatch.setattr(RelayEnd, "data_received", receive)
+    monkeypatch.setattr(RelayLink, "received", receive)
     with ends() as (trace, client, broker), socket.create_connection(("127.0.0.1", trace.port), WITHIN) as bad:
         bad.sendall(b"bad")
         with pytest.raises(ConnectionResetError):
