@@ -24,7 +24,7 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `amqp_conversation.py`, `amqp_channel.py`, `tags.py` | the meaning of AMQP's frames: connection, channels, delivery tags |
 | `amqp_flaws.py` | the flags of bytes that break AMQP |
 | `stomp_conversation.py` | the meaning of STOMP's frames |
-| `rocketmq_conversation.py` | the meaning of the frames of RocketMQ's remoting protocol |
+| `rocketmq.py` | RocketMQ's remoting protocol: its reader, and the one story that it is read for |
 | `wire.py`, `line.py` | the events and flags of a trace, and of a single connection |
 | `boundary.py` | the search for the next frame after missed bytes |
 | `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |
@@ -33,7 +33,6 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `amqp.py` | the reader of AMQP 0-9-1 |
 | `fields.py` | the values in AMQP's frames: arguments, properties, tables |
 | `stomp.py` | the reader of STOMP 1.0 to 1.2 |
-| `remoting.py` | the reader of RocketMQ's remoting protocol |
 | `protocols.py` | the recognition of a protocol by its first bytes, or by numbers that were read from these bytes |
 | `cli/` | the verbs `explain` and `trace` |
 | `capture.py` | the TCP connections in a file of captured packets, in place of the relay |

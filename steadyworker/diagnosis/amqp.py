@@ -275,8 +275,8 @@ class AmqpReader:
     # --- Flaws after which the reader can read the next frame ---
 
     def _problems(self, items: list[Item], fields: Fields, size: int, name: str) -> None:
-        for problem in fields.problems:
-            self._flaw(items, problem.kind, f"{name}: {problem.what}", size + _AROUND, problem.raw)
+        for kind, what, raw in fields.problems:
+            self._flaw(items, kind, f"{name}: {what}", size + _AROUND, raw)
         if fields.left:
             what = f"{name}: {fields.left} extra bytes after the last value"
             self._flaw(items, "bad-method", what, size + _AROUND, b"")

@@ -90,15 +90,14 @@ class AmqpConversation:
             (Side.BROKER, "Basic.RecoverOk"): lambda _, channel, __: channel.tags.requeued(),
         }
 
-    def missed(self, side: Side) -> AmqpReader:
-        """Note that bytes of a side were not read, and return a new reader for the side's next bytes."""
+    def missed(self, side: Side) -> None:
+        """Note that bytes of a side were not read, and begin to read its next bytes."""
         self._sure = False
         self._missed.add(side)
         for channel in self._channels.values():
             channel.sure = False
             channel.messages.pop(side, None)
-        reader = self.readers[side] = AmqpReader(frame_max=self.readers[side].frame_max, opening=False)
-        return reader
+        self.readers[side] = AmqpReader(frame_max=self.readers[side].frame_max, opening=False)
 
     def receive(self, t: float, side: Side, item: Item, recent: Callable[[int], bytes]) -> None:
         """Receive the next item of a side; `recent` returns the side's last bytes from an offset on."""

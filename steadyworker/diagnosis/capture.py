@@ -1,15 +1,10 @@
 """
-The TCP connections in a file of captured packets, such as `tcpdump -w` writes.
+The TCP connections in a file of captured packets (`tcpdump -i any -w amqp.pcap port 5672`), as the records of a relay.
 
-    tcpdump -i any -s 0 -w amqp.pcap port 5672
-
-The records have the same form as the relay's records, and come in the order of the packets.
 The segments of each direction are put in order; bytes that were sent or captured twice come once.
 Bytes that the capture lacks are skipped when the other end has acknowledged them, and at the end.
 A connection that was open before the capture began is `joined`: its first captured byte can be anywhere in a frame.
-Times are in seconds since 1970.
-
-libpcap (pcapy-ng, extra `pcap`) reads the file, in both formats of such files.
+libpcap (pcapy-ng, extra `pcap`) reads the file; times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ import ipaddress
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -87,18 +82,17 @@ def _records(reader: Any, start: int, port: int) -> Iterator[TapRecord]:
                 if not (segment.flags & _SYN or segment.data or segment.missing) or segment.flags & _RST:
                     continue
                 if connection is not None:
-                    yield from connection.end(at)
+                    yield from connection.advance(at, dict.fromkeys(Side, math.inf), close=True)
                 number += 1
                 connection = known[ends] = _CapturedConnection(number, segment.seq)
                 client, broker = map(text_of_address, ends)
                 yield TapRecord(What.OPENED, number, Side.CLIENT, at, facts={"client": client, "tls": False})
                 facts = {"broker": broker, "joined": not segment.flags & _SYN}
                 yield TapRecord(What.CONNECTED, number, Side.BROKER, at, facts=facts)
-            if not connection.over:
-                yield from connection.receive(at, segment, side)
+            yield from connection.receive(at, segment, side)
     finally:  # a file that ends inside a packet has complete packets, too
         for connection in known.values():
-            yield from connection.end(at)
+            yield from connection.advance(at, dict.fromkeys(Side, math.inf), close=True)
 
 
 def _segment(packet: bytes, whole: int, start: int) -> _Segment | None:
@@ -130,8 +124,7 @@ class _Direction:
 
     def __init__(self) -> None:
         self.next = 0
-        self.end: float = math.inf  # the position after the last byte
-        self.closed = False
+        self.end = math.inf  # the position after the last byte
         self._first: int | None = None  # the sequence number of the first byte
         self._held: list[tuple[int, bytes, int]] = []  # a heap: position, bytes, and number of bytes missing after them
         self._waiting = 0
@@ -157,11 +150,8 @@ class _Direction:
         while self._held and (self._held[0][0] <= max(self.next, until) or self._waiting > MOST_HELD):
             place, data, missing = heapq.heappop(self._held)
             self._waiting -= len(data) + _SEGMENT
-            for part, stop in (
-                (0, place),
-                (data[max(0, self.next - place) :], place + len(data)),
-                (0, place + len(data) + missing),
-            ):
+            rest, behind = data[max(0, self.next - place) :], place + len(data)
+            for part, stop in ((0, place), (rest, behind), (0, behind + missing)):
                 if stop > self.next:
                     yield part or stop - self.next
                     self.next = stop
@@ -171,42 +161,37 @@ class _CapturedConnection:
     """The two directions of a connection; a later connection of the same ports has another sequence number `first`."""
 
     def __init__(self, number: int, first: int) -> None:
-        self.number = number
         self.first = first
-        self.over = False
-        self._directions = {side: _Direction() for side in Side}
+        self._number = number
+        self._open = {side: _Direction() for side in Side}
+        self._ended: set[Side] = set()
 
     def receive(self, at: float, segment: _Segment, side: Side) -> Iterator[TapRecord]:
         """Receive the next segment; its acknowledgement shows that the other side's bytes before it have passed."""
-        self._directions[side].add(segment)
-        other = self._directions[side.other]
-        reset = segment.flags & _RST
-        untils = {side.other: 0.0 if segment.ack is None else other.position(segment.ack), side: 0.0}
-        yield from self._passed(at, dict.fromkeys(untils, math.inf) if reset else untils)
-        if reset:
-            yield TapRecord(What.RESET, self.number, side, at)
-        if reset or all(direction.closed for direction in self._directions.values()):
-            yield self._close(at)
+        if not self._open:
+            return
+        self._open[side].add(segment)
+        acknowledged = 0.0 if segment.ack is None else self._open[side.other].position(segment.ack)
+        if segment.flags & _RST:
+            yield from self.advance(at, dict.fromkeys((side.other, side), math.inf))
+            if self._open:
+                yield TapRecord(What.RESET, self._number, side, at)
+                self._ended = set(Side)
+        yield from self.advance(at, {side.other: acknowledged, side: 0.0})
 
-    def end(self, at: float) -> Iterator[TapRecord]:
-        """End the connection if it is not over yet, because missing bytes will not come any more."""
-        if not self.over:
-            yield from self._passed(at, dict.fromkeys(Side, math.inf))
-            yield self._close(at)
-
-    def _passed(self, at: float, untils: dict[Side, float]) -> Iterator[TapRecord]:
-        for side, until in untils.items():
-            direction = self._directions[side]
+    def advance(self, at: float, untils: Mapping[Side, float], *, close: bool = False) -> Iterator[TapRecord]:
+        """Pass on the bytes that are complete; close the connection if both sides have ended, or if nothing more comes."""
+        for side, until in untils.items() if self._open else ():
+            direction = self._open[side]
             for part in direction.ready(until):
                 if isinstance(part, bytes):
-                    yield TapRecord(What.DATA, self.number, side, at, part)
+                    yield TapRecord(What.DATA, self._number, side, at, part)
                 else:
                     facts = {"why": "bytes that the capture lacks"}
-                    yield TapRecord(What.SKIPPED, self.number, side, at, size=part, facts=facts)
-            if direction.next >= direction.end and not direction.closed:
-                direction.closed = True
-                yield TapRecord(What.ENDED, self.number, side, at)
-
-    def _close(self, at: float) -> TapRecord:
-        self.over = True
-        return TapRecord(What.CLOSED, self.number, Side.CLIENT, at, facts={"by_trace": False})
+                    yield TapRecord(What.SKIPPED, self._number, side, at, size=part, facts=facts)
+            if direction.next >= direction.end and side not in self._ended:
+                self._ended.add(side)
+                yield TapRecord(What.ENDED, self._number, side, at)
+        if self._open and (close or len(self._ended) == len(Side)):
+            self._open = {}
+            yield TapRecord(What.CLOSED, self._number, Side.CLIENT, at, facts={"by_trace": False})

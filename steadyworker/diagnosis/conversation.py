@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steadyworker.diagnosis.amqp_conversation import AmqpConversation
-from steadyworker.diagnosis.boundary import keep_for_remoting, keep_for_stomp, next_amqp, next_remoting, next_stomp
+from steadyworker.diagnosis.boundary import LONGEST_COMMAND, next_amqp, next_stomp
 from steadyworker.diagnosis.frames import Method, RemotingFrame, StompFrame
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import recognize
-from steadyworker.diagnosis.remoting import begins
-from steadyworker.diagnosis.rocketmq_conversation import RocketmqConversation
+from steadyworker.diagnosis.rocketmq import RocketmqConversation, begins
 from steadyworker.diagnosis.stomp_conversation import StompConversation
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import Level, Wire
@@ -44,12 +43,7 @@ _ROCKETMQ_PORTS = {9876, 10_909, 10_911}
 _NAMES = {"amqp": "AMQP", "stomp": "STOMP", "rocketmq": "RocketMQ's remoting protocol"}
 
 Spoken = AmqpConversation | StompConversation | RocketmqConversation
-_REFUSALS = {
-    ("amqp", "stomp"): "amqp.stomp-on-port",
-    ("amqp", "rocketmq"): "amqp.unknown-protocol-on-port",
-    ("rocketmq", "amqp"): "rocketmq.foreign-bytes",
-    ("rocketmq", "stomp"): "rocketmq.foreign-bytes",
-}
+_REFUSALS = {("amqp", "stomp"): "amqp.stomp-on-port", ("amqp", "rocketmq"): "amqp.unknown-protocol-on-port"}
 """The flags for a broker that expects one protocol, and closes a connection of another protocol without a reply."""
 
 
@@ -131,7 +125,9 @@ class Conversation:
         """Note that the broker is reached, too; `seen_as` is the address that the broker's log contains."""
         self._connected = True
         self.line.event(t, None, "connected", **facts)
-        if facts.get("joined"):
+        if facts.get("joined") and self._known.family == "rocketmq":
+            self.give_up(t)
+        elif facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
             self._searching = dict.fromkeys(Side, b"")
 
@@ -161,7 +157,9 @@ class Conversation:
         self._note_bytes(t, side, size)
         self._wire.skipped += size
         self.line.event(t, side, "skipped", bytes=size, what=why)
-        if self._spoken is not None:
+        if isinstance(self._spoken, RocketmqConversation):
+            self.give_up(t)
+        elif self._spoken is not None:
             self._searching[side] = b""
         elif not self._encrypted:
             self._begin_unknown(t)
@@ -191,7 +189,7 @@ class Conversation:
         for each in Side if how == "reset" else (side,):
             cut |= self._end_of(t, each)
         line.event(t, side, "close", who=side.label, how=how, first=first or None, in_frame=cut, error=error)
-        if first and self._spoken is not None:
+        if first and isinstance(self._spoken, AmqpConversation):
             self._spoken.closed(t)
 
     def blocked(self, t: float, side: Side, *, blocked: bool, waiting: int) -> None:
@@ -398,12 +396,10 @@ class Conversation:
             found, needed = next_amqp(data, spoken.readers[side].frame_max or _MOST_SEARCHED)
             at = found if at is None else at
             kept = data[needed:]
-        elif isinstance(spoken, RocketmqConversation):
-            at = next_remoting(data)
-            kept = keep_for_remoting(data)
         else:
+            assert isinstance(spoken, StompConversation)
             at = stomp_at if at is None else at
-            kept = keep_for_stomp(data)
+            kept = data[-LONGEST_COMMAND:]
         if at is None:
             self._searching[side] = kept
             return b""

@@ -13,26 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-FLAWS: dict[str, str] = {
-    "http": "HTTP where this protocol was expected",
-    "tls": "TLS where this protocol was expected without it",
-    "stomp": "STOMP where another protocol was expected",
-    "amqp": "AMQP where another protocol was expected",
-    "amqp-1.0": "the header of AMQP 1.0 where that of AMQP 0-9-1 was expected",
-    "frame-too-large": "a frame that is larger than the agreed maximum",
-    "frame-end": "another byte where the frame's end octet was expected",
-    "frame-type": "a frame of a type that the protocol does not have",
-    "bad-method": "a method that the protocol does not have, or with arguments that do not fit",
-    "bad-table": "a table of which the lengths or the types of values are wrong",
-    "bad-text": "a name that is no valid UTF-8",
-    "interleaved": "frames of two messages mixed on one channel",
-    "cut": "the end of the stream in the middle of a frame",
-    "bad-frame": "a frame that breaks the rules of the protocol",
-    "bad-escape": "an escape sequence that STOMP does not have",
-    "unparsable": "bytes that could not be read",
-}
-"""The kinds of flaws, each with a text that names the bytes that were found."""
-
 LONGEST_RAW = 64
 """The largest number of bytes that a `Flaw` shows."""
 
@@ -105,15 +85,13 @@ class RemotingFrame(Item):
     """
     A frame of RocketMQ's remoting protocol: a request, or the reply to the request with the same `opaque`.
 
-    `code` is the code of the request or of the result; `language` and `version` are the sender's.
-    `fields` has the fields that the reader knows.
+    `code` is the code of the request or of the result; `language` is the sender's, with the version of its program.
     """
 
     code: int
     opaque: int
     flag: int
     language: str
-    version: int
     remark: str
     fields: Mapping[str, str]
     body_size: int
@@ -121,7 +99,7 @@ class RemotingFrame(Item):
 
 @dataclass(frozen=True, slots=True)
 class Flaw(Item):
-    """Bytes that break the protocol: the kind (a key of `FLAWS`), a sentence, and at most `LONGEST_RAW` of the bytes."""
+    """Bytes that break the protocol: the kind, a sentence, and at most `LONGEST_RAW` of the bytes."""
 
     kind: str
     what: str

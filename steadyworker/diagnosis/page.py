@@ -133,7 +133,7 @@ class Page:
         self.opened += kind == "open"
         if kind == "flag":
             event = {**event, "what": plain_text(event["what"], LONGEST)}
-            self._kinds.setdefault(event["id"], FlagKind(event)).add(event)  # the ids are those of `wire.FLAGS`
+            self._kinds.setdefault(event["id"], FlagKind(event)).add(event)  # the ids are those of the catalogue
         elif kind == "trouble":
             self.trouble = plain_text(event.get("error") or "connections could not be accepted", LONGEST)
         connection = self._connections.get(event["conn"])

@@ -2,20 +2,13 @@
 The relay, which passes bytes between clients and the broker, and gives a copy to the reader (`tap.py`).
 
 The relay does not change, reorder or interpret any byte.
-It passes a half-close on as a half-close, and a reset as a reset.
+It passes a half-close on as a half-close (behind TLS, as a close), and a reset as a reset.
 While one side does not read, the relay does not read from the other side, and reports this (`What.BLOCKED`).
 Without a relay, the kernel would stop the other side in the same way.
 The relay reads the client's first bytes while it dials the broker, so it sees a client that leaves meanwhile.
 
 The relay is one event loop in its own thread, so a terminal that is stopped never stops a byte.
 While the reader reads, the relay waits up to `tracing._SWITCH` for the interpreter, so the fastest connections become slower.
-Each connection is one task, with one more task for each direction:
-
-    | a direction | then |
-    |---|---|
-    | receives the end of its source | sends FIN to its target, and ends |
-    | cannot receive | the connection is reset: both directions end |
-    | cannot send | ends; the target's last bytes may still pass in the other direction, then the connection is reset |
 """
 
 from __future__ import annotations
@@ -30,19 +23,19 @@ import struct
 import sys
 import termios
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from typing_extensions import override
 
 from steadyworker.diagnosis.tap import OVERHEAD, Side, Tap, What
 
 CHUNK = 1 << 16
-"""The largest number of bytes that are received at once."""
+"""The largest number of bytes that are received at once, and that may wait while the broker is dialed."""
 
 PAUSE = 1.0
 """Seconds between two checks of a connection, and between two attempts if the trace has no free descriptor."""
@@ -67,179 +60,6 @@ class BrokerTarget:
     towards_clients: ssl.SSLContext | None = None
 
 
-class End:
-    """A socket towards a client or the broker, without TLS."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
-        self.socket = connection
-        self.on_wait: Callable[[bool], bool] = lambda _: False
-        """Is called with True when bytes have waited for `BLOCKED` seconds; if it returned True, with False at their end."""
-        self._rest = 0  # bytes that wait for room in the kernel's send queue
-        self._waits = False
-        self._loop = asyncio.get_running_loop()
-
-    async def start(self) -> None:
-        """Prepare the connected socket for bytes."""
-
-    async def receive(self) -> bytes:
-        """Return the next bytes; none if the other side has closed its direction."""
-        return await self._loop.sock_recv(self.socket, CHUNK)
-
-    async def send(self, data: bytes) -> None:
-        """Return when the kernel has accepted all these bytes."""
-        view = memoryview(data)
-        self._rest = len(view)
-        timer: asyncio.TimerHandle | None = None
-        try:
-            while self._rest:
-                try:
-                    accepted = self.socket.send(view[-self._rest :])
-                except BlockingIOError:
-                    timer = timer or self._loop.call_later(BLOCKED, self._report_wait)
-                    await self._until_writable()
-                else:
-                    self._rest -= accepted
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if self._waits:
-                self._waits = False
-                self.on_wait(False)  # noqa: FBT003 - the only parameter
-
-    async def finish(self) -> None:
-        """Close this direction with FIN."""
-        self.socket.shutdown(socket.SHUT_WR)
-
-    @property
-    def blocked(self) -> bool:
-        """Whether bytes wait for room in the kernel's send queue."""
-        return self._rest > 0
-
-    def waiting(self) -> int:
-        """Return the number of bytes that the other side has not confirmed."""
-        queue = fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0\0\0\0")
-        return int.from_bytes(queue, sys.byteorder) + self._rest
-
-    def close(self, *, reset: bool) -> None:
-        """Close the socket, with RST or FIN."""
-        if reset:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.socket.close()
-
-    def _report_wait(self) -> None:
-        self._waits = self.on_wait(True)  # noqa: FBT003 - the only parameter
-
-    async def _until_writable(self) -> None:
-        writable = asyncio.Event()
-        self._loop.add_writer(self.socket, writable.set)
-        try:
-            await writable.wait()
-        finally:
-            self._loop.remove_writer(self.socket)
-
-
-class TlsEnd(End):
-    """A socket with TLS; `server_name` is the name that the broker's certificate must have, None towards a client."""
-
-    def __init__(self, connection: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
-        super().__init__(connection)
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
-        )
-        self._sending = asyncio.Lock()
-        self._ready = bytearray()  # bytes that were decrypted before this direction was closed
-
-    @override
-    async def start(self) -> None:
-        done = False
-        while not done:
-            try:
-                self._tls.do_handshake()
-                done = True
-            except ssl.SSLWantReadError:
-                await self._push()
-                if not await self._pull():
-                    raise ConnectionResetError("The other side closed the connection in the handshake.") from None
-            finally:
-                await self._push()  # an alert must arrive, too
-
-    @override
-    async def receive(self) -> bytes:
-        while True:
-            if self._ready:
-                data = bytes(self._ready[:CHUNK])
-                del self._ready[:CHUNK]
-                return data
-            try:
-                return self._tls.read(CHUNK)
-            except ssl.SSLWantReadError:
-                await self._push()  # the reply to a change of keys
-                await self._pull()
-            except ssl.SSLZeroReturnError:
-                return b""
-            except ssl.SSLEOFError:
-                if not self._incoming.eof:
-                    raise  # an earlier error of TLS, and not the end of the connection
-                return b""
-
-    @override
-    async def send(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._tls.write(rest) :]
-        await self._push()
-
-    @override
-    async def finish(self) -> None:
-        with suppress(ssl.SSLError):
-            while data := self._tls.read(CHUNK):  # unwrap would discard these bytes
-                self._ready += data
-        with suppress(ssl.SSLError):  # a complete unwrap would wait for the other side's alert
-            self._tls.unwrap()
-        await self._push()
-        await super().finish()
-
-    async def _pull(self) -> bool:
-        got = await super().receive()
-        if got:
-            self._incoming.write(got)
-        else:
-            self._incoming.write_eof()
-        return bool(got)
-
-    async def _push(self) -> None:
-        async with self._sending:
-            if self._outgoing.pending:
-                await super().send(self._outgoing.read())
-
-
-@dataclass(slots=True)
-class Flow:
-    """
-    One direction of a connection.
-
-    Attributes:
-        side: The side that sends.
-        target: The end that receives; None while the broker is dialed.
-        held: The bytes that came before `target` was there.
-        ready: Whether these bytes are sent.
-        skipped: The number of bytes that passed without a copy, and are not reported yet.
-        ended: Whether nothing more is received.
-    """
-
-    side: Side
-    source: End
-    target: End | None = None
-    held: bytearray = field(default_factory=bytearray)
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    skipped: int = 0
-    ended: bool = False
-
-
 class Relay:
     """The relay of one listening socket; the times of its records are those of `clock`."""
 
@@ -253,6 +73,7 @@ class Relay:
     async def run(self) -> None:
         """Pass bytes until this task is cancelled, which closes all connections."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, __: None)  # each end reports its own error, without bytes in its text
         number = 0
         try:
             async with asyncio.TaskGroup() as links:
@@ -272,6 +93,99 @@ class Relay:
             self._tap.finish()
 
 
+class RelayEnd(asyncio.BufferedProtocol):
+    """The connection towards one side, with or without TLS."""
+
+    transport: asyncio.Transport
+    socket: Any
+
+    def __init__(self, link: RelayLink, side: Side) -> None:
+        self._link = link
+        self._side = side
+        self._timer: asyncio.TimerHandle | None = None
+        self._reported = False
+        self._buffer = memoryview(bytearray(CHUNK))
+        self.blocked = False
+        """Whether bytes wait for room in the kernel's send queue."""
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.socket = transport.get_extra_info("socket")
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+        transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS never resumes
+        self._link.made(self._side, self)
+
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        self._link.received(self._side, bytes(self._buffer[:nbytes]))
+
+    @override
+    def eof_received(self) -> bool:
+        self._link.ended(self._side)
+        return self.transport.can_write_eof()  # a direction of TLS cannot stay open alone
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
+        if isinstance(exc, OSError) and not isinstance(exc, ssl.SSLError) and self.transport.can_write_eof():
+            with suppress(OSError):  # a write has failed, and the side's last bytes are still to be read
+                while data := os.read(self.socket.fileno(), CHUNK):
+                    self._link.received(self._side, data)
+        self._link.lost(self._side, exc)
+        self.close(reset=exc is not None)
+
+    @override
+    def pause_writing(self) -> None:
+        self.blocked = True
+        self._link.hold(self._side.other, hold=True)
+        self._timer = asyncio.get_running_loop().call_later(BLOCKED, self._report)
+
+    @override
+    def resume_writing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._reported:
+            self._reported = False
+            self._link.note(What.BLOCKED, self._side, blocked=False, bytes=self._waiting())
+        if self.blocked:
+            self.blocked = False
+            self._link.hold(self._side.other, hold=False)
+
+    def finish(self) -> None:
+        """Close this direction when its bytes are sent."""
+        if self.transport.can_write_eof():
+            with suppress(OSError):  # the side has reset the connection
+                self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    def close(self, *, reset: bool) -> None:
+        """Close the connection at once, with RST or FIN."""
+        if reset:
+            with suppress(OSError):  # the socket is closed already
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
+
+    def _report(self) -> None:
+        self._reported = self._link.has_room(2 * OVERHEAD)
+        if self._reported:
+            self._link.note(What.BLOCKED, self._side, blocked=True, bytes=self._waiting())
+
+    def _waiting(self) -> int:
+        """Return the number of bytes that the side has not confirmed."""
+        with suppress(OSError):
+            queue = fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+            return int.from_bytes(queue, sys.byteorder) + self.transport.get_write_buffer_size()
+        return 0
+
+
 class RelayLink:
     """A client's connection, with the relay's connection to the broker."""
 
@@ -280,207 +194,181 @@ class RelayLink:
         self._target = target
         self._tap = tap
         self._clock = clock
+        self._ends: dict[Side, RelayEnd] = {}
+        self._held = bytearray()  # the client's bytes until the broker is reached
+        self._skipped: Counter[Side] = Counter()  # bytes that passed without a copy, and are not reported yet
+        self._ended: set[Side] = set()
         self._reset = False
-        self._done = 0  # directions of which the FIN has passed
+        self._lost: set[Side] = set()
+        self._over = asyncio.Event()
+        self._closed = False
 
     async def run(self, connection: socket.socket, address: str) -> None:
         """Connect to the broker, and pass bytes until both sides have ended."""
         context = self._target.towards_clients
-        self._note(What.OPENED, Side.CLIENT, client=address, tls=bool(context))
-        client = TlsEnd(connection, context, None) if context else End(connection)
-        ends, over = [client], False
+        self.note(What.OPENED, Side.CLIENT, client=address, tls=bool(context))
+        tasks = [asyncio.create_task(work) for work in (self._connect(connection, context), self._watch())]
+        for task in tasks:
+            task.add_done_callback(self._check)
         try:
-            await self._pass_both(client, ends)
-            over = True
-        except Exception as error:  # noqa: BLE001 - no mistake in one connection may end all others
-            self._note(What.TROUBLE, Side.CLIENT, error=f"{text_of_mistake(error)}: this connection was ended")
-            self._reset = True
+            await self._over.wait()
         finally:
-            for end in ends:
+            by_trace = not self._over.is_set()
+            self._over.set()
+            for task in tasks:
+                task.cancel()
+            for side in Side:
+                self._report_skipped(side)
+            for end in self._ends.values():
                 end.close(reset=self._reset)
-            over = over or self._reset or self._done == len(Side)
-            self._note(What.CLOSED, Side.CLIENT, by_trace=not over)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # the loop closes the sockets
+            self.note(What.CLOSED, Side.CLIENT, by_trace=by_trace)
+            self._closed = True
 
-    async def _pass_both(self, client: End, ends: list[End]) -> None:
-        """Pass the bytes of both directions; add the broker's end to `ends`."""
-        flows = [Flow(Side.CLIENT, client)]
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                started = tasks.create_task(self._start(client, Side.CLIENT))
-                passing = [tasks.create_task(self._pass(flows[0], started))]
-                broker = await self._reach(ends)
-                await started
-                flows[0].target = broker
-                flows.append(Flow(Side.BROKER, broker, client))
-                flows[1].ready.set()
-                for end, side in ((client, Side.CLIENT), (broker, Side.BROKER)):
-                    end.on_wait = partial(self._blocked, end, side)
-                watch = tasks.create_task(self._watch(flows))
-                passing.append(tasks.create_task(self._pass(flows[1], started)))
-                await asyncio.gather(tasks.create_task(self._join(flows[0], broker)), *passing)
-                watch.cancel()
-        except* ConnectionResetError:
-            pass
-        finally:
-            for flow in flows:
-                self._report_skipped(flow)
+    def _check(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end_after_mistake(error)
 
-    async def _start(self, end: End, side: Side) -> None:
+    def _end_after_mistake(self, error: BaseException) -> None:
+        """End this connection, and no other one, after an error in the trace itself."""
+        self.note(What.TROUBLE, Side.CLIENT, error=f"{text_of_mistake(error)}: this connection was ended")
+        self._reset = True
+        self._over.set()
+
+    async def _connect(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
+        side = Side.CLIENT
         try:
-            await end.start()
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: RelayEnd(self, Side.CLIENT), connection, ssl=context
+            )
+            side = Side.BROKER
+            await self._dial()
         except OSError as error:
-            self._fail(side, error)
+            if not self._over.is_set():
+                self.note(What.FAILED, side, error=text_of(error))
+                self._reset = not isinstance(error, ssl.SSLError)  # an alert of TLS must arrive
+                self._over.set()
 
-    def _fail(self, side: Side, error: OSError) -> NoReturn:
-        """Report that the connection to a side failed, and raise ConnectionResetError."""
-        self._note(What.FAILED, side, error=text_of(error))
-        self._reset = not isinstance(error, ssl.SSLError)  # an alert of TLS must arrive
-        raise ConnectionResetError from error
-
-    async def _reach(self, ends: list[End]) -> End:
-        """Connect to the broker."""
-        try:
-            broker = await self._dial()
-            ends.append(broker)
-            await broker.start()
-            where = {  # getpeername fails if the broker has reset the connection already
-                "broker": text_of_address(broker.socket.getpeername()),
-                "seen_as": text_of_address(broker.socket.getsockname()),
-            }
-        except OSError as error:
-            self._fail(Side.BROKER, error)
-        self._note(What.CONNECTED, Side.BROKER, **where, tls_to_broker=bool(self._target.towards_broker))
-        return broker
-
-    async def _join(self, flow: Flow, broker: End) -> None:
-        """Send the bytes that the client sent while the broker was dialed."""
-        with suppress(OSError):  # `_pass` meets and reports this error, too
-            await broker.send(bytes(flow.held))
-        flow.ready.set()
-
-    async def _dial(self) -> End:
+    async def _dial(self) -> None:
         """Connect to the first of the broker's addresses that can be reached."""
-        target = self._target
+        context = self._target.towards_broker
         failure = OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
-        for family, address in target.addresses:
+        for family, (host, port) in self._target.addresses:
             try:
-                connection = await self._connect(family, address)
+                async with asyncio.timeout(_PATIENCE):
+                    await asyncio.get_running_loop().create_connection(
+                        lambda: RelayEnd(self, Side.BROKER),
+                        host,
+                        port,
+                        family=family,
+                        ssl=context,
+                        server_hostname=self._target.server_name if context else None,
+                    )
+            except TimeoutError:  # it has no text
+                failure = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
             except OSError as error:
                 failure = error
             else:
-                context = target.towards_broker
-                return TlsEnd(connection, context, target.server_name) if context else End(connection)
+                return
         raise failure
 
-    async def _connect(self, family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
-        while True:
-            try:
-                connection = socket.socket(family, socket.SOCK_STREAM)
-                break
-            except OSError as error:
-                if error.errno not in _FULL:  # otherwise the trace, and not the broker, has the trouble
-                    raise
-                self._note(What.TROUBLE, Side.BROKER, error=text_of(error))
-                await asyncio.sleep(PAUSE)
-        try:
-            connection.setblocking(False)  # noqa: FBT003 - the method's only parameter
-            async with asyncio.timeout(_PATIENCE):
-                await asyncio.get_running_loop().sock_connect(connection, address)
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, TimeoutError):  # it has no text
-                raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
-            raise
-        return connection
+    # --- What the ends report ------------------------------------------------------------------------------------------
 
-    # --- Bytes ---------------------------------------------------------------------------------------------------------
+    def made(self, side: Side, end: RelayEnd) -> None:
+        """Note that a side is connected; send the broker what the client has sent meanwhile."""
+        self._ends[side] = end
+        if side is Side.BROKER:
+            addresses = {"broker": "peername", "seen_as": "sockname"}  # absent if the broker has gone already
+            found = {name: end.transport.get_extra_info(key) for name, key in addresses.items()}
+            facts = {name: text_of_address(address) for name, address in found.items() if address}
+            self.note(What.CONNECTED, side, **facts, tls_to_broker=bool(self._target.towards_broker))
+            held, self._held = bytes(self._held), bytearray()
+            if not end.blocked:
+                self.hold(Side.CLIENT, hold=False)
+            end.transport.write(held)
+            if Side.CLIENT in self._ended:
+                end.finish()
 
-    async def _pass(self, flow: Flow, started: asyncio.Task[None]) -> None:
-        """
-        Pass the bytes of one direction, when the client's end has started.
+    def received(self, side: Side, data: bytes) -> None:
+        """Copy the bytes for the reader, or count them if there is no room; pass them to the other side."""
+        now = self._clock()
+        if self._skipped[side] and self.has_room(len(data) + OVERHEAD):
+            self._report_skipped(side)
+        if self._skipped[side] or not self._tap.data(self._number, side, now, data):
+            self._skipped[side] += len(data)
+        if (target := self._ends.get(side.other)) is not None:
+            if not target.transport.is_closing():
+                target.transport.write(data)
+        else:
+            self._held += data
+            if len(self._held) >= CHUNK:
+                self.hold(side, hold=True)
 
-        Raises:
-            ConnectionResetError: The source reset the connection.
-        """
-        await started
-        data = b"-"
-        while data:
-            try:
-                data = await flow.source.receive()
-            except OSError as error:
-                self._was_reset(flow, flow.side, error)
-                raise ConnectionResetError from error
-            now = self._clock()
-            if data:
-                self._copy(flow, now, data)
-            else:
-                flow.ended = True
-                self._report_skipped(flow)
-                if not self._reset:
-                    self._note(What.ENDED, flow.side)
-            if data and flow.target is None and len(flow.held) < CHUNK:
-                flow.held += data
-                continue
-            await flow.ready.wait()
-            assert flow.target is not None
-            try:
-                await (flow.target.send(data) if data else flow.target.finish())
-            except OSError as error:
-                flow.ended = True
-                self._was_reset(flow, flow.side.other, error)
-                return
-            if data:
-                await asyncio.sleep(0)  # the next connection's turn
-        self._done += 1
+    def ended(self, side: Side) -> None:
+        """Note that a side closed its direction, and close this direction of the other side."""
+        if side in self._ended or self._over.is_set():
+            return
+        self._ended.add(side)
+        self._report_skipped(side)
+        self.note(What.ENDED, side)
+        if (target := self._ends.get(side.other)) is not None:
+            target.finish()
+        if len(self._ended) == len(Side):
+            for end in self._ends.values():
+                end.transport.close()
 
-    def _copy(self, flow: Flow, now: float, data: bytes) -> None:
-        """Report bytes to the reader; if there is no room for a copy, only count these bytes."""
-        if flow.skipped and self._tap.has_room(len(data) + OVERHEAD):
-            self._report_skipped(flow)
-        if flow.skipped or not self._tap.data(self._number, flow.side, now, data):
-            flow.skipped += len(data)
+    def lost(self, side: Side, error: Exception | None) -> None:
+        """Note that a side's connection is closed; after an error, the other side's connection is reset."""
+        if error is None:
+            self.ended(side)
+            self._lost.add(side)
+            if self._lost == self._ends.keys():
+                self._over.set()
+        elif isinstance(error, OSError):
+            self._was_reset(side, error)
+        else:
+            self._end_after_mistake(error)
 
-    def _report_skipped(self, flow: Flow) -> None:
-        if flow.skipped:
-            self._tap.note(What.SKIPPED, self._number, flow.side, self._clock(), size=flow.skipped)
-            flow.skipped = 0
+    def hold(self, side: Side, *, hold: bool) -> None:
+        """Stop or continue to read from a side."""
+        if (end := self._ends.get(side)) is not None and not end.transport.is_closing():
+            (end.transport.pause_reading if hold else end.transport.resume_reading)()
 
-    def _was_reset(self, flow: Flow, side: Side, error: OSError) -> None:
-        """Report once that a side reset the connection; the reset passes on when the last bytes have passed."""
-        if not self._reset:
-            self._reset = True
-            self._report_skipped(flow)
+    def has_room(self, size: int) -> bool:
+        """Return whether so many bytes may wait for the reader, too."""
+        return self._tap.has_room(size)
+
+    def note(self, what: What, side: Side, **facts: Any) -> None:
+        """Report an event to the reader."""
+        if not self._closed:
+            self._tap.note(what, self._number, side, self._clock(), **facts)
+
+    def _report_skipped(self, side: Side) -> None:
+        if size := self._skipped.pop(side, 0):
+            self._tap.note(What.SKIPPED, self._number, side, self._clock(), size=size)
+
+    def _was_reset(self, side: Side, error: OSError) -> None:
+        """Report once that a side reset the connection."""
+        if not self._over.is_set():
+            self._report_skipped(side)
             plain = not isinstance(error, ssl.SSLError) and error.errno in _GONE
-            self._note(What.RESET, side, **({} if plain else {"error": text_of(error)}))
+            self.note(What.RESET, side, **({} if plain else {"error": text_of(error)}))
+            self._reset = True
+            self._over.set()
 
-    def _blocked(self, end: End, side: Side, waits: bool) -> bool:  # noqa: FBT001 - one value of `End.on_wait`
-        """Report that a side does not read, if the reader has room; return whether this was reported."""
-        if waits and not self._tap.has_room(2 * OVERHEAD):
-            return False
-        self._note(What.BLOCKED, side, blocked=waits, bytes=end.waiting())
-        return True
-
-    def _note(self, what: What, side: Side, **facts: Any) -> None:
-        self._tap.note(what, self._number, side, self._clock(), **facts)
-
-    async def _watch(self, flows: Sequence[Flow]) -> None:
-        """
-        Find out whether a side that is not read now has reset the connection.
-
-        Raises:
-            ConnectionResetError: It has.
-        """
+    async def _watch(self) -> None:
+        """Find out whether a side that is not read now has reset the connection."""
         while True:
             await asyncio.sleep(PAUSE)
-            for flow in flows:
-                assert flow.target is not None
-                if self._tap.has_room(OVERHEAD):
-                    self._report_skipped(flow)
-                if flow.ended or flow.target.blocked:
-                    number = flow.source.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                    if number:
-                        self._was_reset(flow, flow.side, OSError(number, os.strerror(number)))
-                        raise ConnectionResetError
+            for side, end in tuple(self._ends.items()):
+                if self.has_room(OVERHEAD):
+                    self._report_skipped(side)
+                if not end.transport.is_reading() or side in self._ended:
+                    with suppress(OSError):
+                        number = end.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                        if number:
+                            self._was_reset(side, OSError(number, os.strerror(number)))
 
 
 def text_of_address(address: tuple[str | int, ...]) -> str:
@@ -495,7 +383,7 @@ def text_of(error: OSError) -> str:
         return f"certificate verify failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
-    return str(error) if error.errno is None else os.strerror(error.errno)
+    return os.strerror(error.errno) if error.errno else str(error) or "the other side closed the connection"
 
 
 def text_of_mistake(error: BaseException) -> str:

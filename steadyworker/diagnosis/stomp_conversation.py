@@ -70,13 +70,12 @@ class StompConversation:
         self._begun = False
         self._connected = False
 
-    def missed(self, side: Side) -> StompReader:
-        """Note that bytes of a side were not read, and return a new reader for the side's next bytes."""
+    def missed(self, side: Side) -> None:
+        """Note that bytes of a side were not read, and begin to read its next bytes."""
         self._sure = False
         version = self.readers[side].version
-        reader = self.readers[side] = StompReader()
-        reader.version = version
-        return reader
+        self.readers[side] = StompReader()
+        self.readers[side].version = version
 
     def forget(self) -> None:
         """Note that the connection is closed, so its client id is free."""
@@ -162,7 +161,7 @@ class StompConversation:
             rows: list[dict[str, object]] = [
                 {"side": side.label, "agreed": f"{allowed:g} s", "mean": f"{allowed + late:.4f} s"}
             ]
-            self._line.flag(t, "stomp.late-heartbeat", what, rows)
+            self._line.flag(t, "stomp.late-heartbeat", what, rows, level="warning")
 
     def _tuned(self, t: float, frame: StompFrame) -> None:
         version = frame.headers.get("version", "1.0")
@@ -260,9 +259,6 @@ class StompConversation:
             by = f"connection {holder.number} of this trace ({holder.client_address}), silent for {silent:.1f} s,"
         what = f"The broker refused the client id {client_id!r}: {by} still holds it."
         self._line.flag(t, "stomp.client-id-taken", what, rows)
-
-    def closed(self, t: float) -> None:
-        """Note that a side closed the connection first; the trace needs to flag nothing more."""
 
     def _flaw(self, t: float, side: Side, flaw: Flaw, data: bytes) -> None:
         what = f"From the {side.label}: {text(flaw.what)} (byte {flaw.offset} of its direction)."

@@ -15,8 +15,7 @@ CONSEQUENCES = frozenset(
     {
         *("amqp.frame-cut", "amqp.connection-forced", "amqp.channel-error", "amqp.dead-channel"),
         *("stomp.frame-cut", "stomp.error-frame", "trace.unparsable"),
-        *("rocketmq.frame-cut", "rocketmq.half-topic-grows", "rocketmq.message-illegal", "rocketmq.error-reply"),
-        "rocketmq.reply-timeout",
+        *("rocketmq.frame-cut", "rocketmq.half-topic-grows"),
     }
 )
 """The flags that often follow from another flag, which is then the cause."""

@@ -14,7 +14,7 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 | `connected` | the trace connected to the broker for it: the addresses of both ends, TLS |
 | `header` | a protocol header of AMQP |
 | `method`, `content`, `body` | a method of AMQP; a message's properties; a message's body (size, number of frames) |
-| `frame` | a frame of STOMP with some headers; a request of RocketMQ, or a reply to a request (`to`), with some fields |
+| `frame` | a frame of STOMP, or a request of RocketMQ or the reply to it (`to`), with some headers |
 | `heartbeat` | a heartbeat of AMQP or STOMP |
 | `bytes` | bytes of which only the size and the time are known: TLS, or another protocol |
 | `tuned` | the limits that both ends agreed on: each end's largest silence in seconds, the largest frame and channel |
@@ -52,33 +52,6 @@ LONGEST_TEXT = 300
 
 LONGEST_ID = 8
 """The characters of a message's id or correlation id that events show."""
-
-_LEVELS: Mapping[Level, str] = {
-    "error": """
-        amqp.bad-method amqp.channel-error amqp.broker-not-reading amqp.channel-opened-twice amqp.connection-error
-        amqp.connection-forced amqp.dead-channel amqp.delivery-timeout amqp.double-ack amqp.frame-before-header
-        amqp.frame-cut amqp.frame-too-large amqp.http-in-connection amqp.http-on-port amqp.interleaved-frames
-        amqp.invalid-frame-end amqp.peer-not-reading amqp.plain-on-tls-port amqp.proxy-protocol-on-port
-        amqp.second-header amqp.stomp-in-connection amqp.stomp-on-port amqp.tls-in-connection amqp.tls-on-port
-        amqp.unknown-delivery-tag amqp.unknown-frame-type amqp.wrong-version rabbitmq.internal-error
-        rabbitmq.login-refused rocketmq.foreign-bytes rocketmq.frame-cut rocketmq.half-topic-grows
-        rocketmq.illegal-retry-topic rocketmq.not-authorized rocketmq.peer-not-reading rocketmq.unknown-key
-        rocketmq.wrong-signature stomp.broker-not-reading stomp.client-id-taken stomp.content-length stomp.double-ack
-        stomp.duplicate-subscription stomp.error-frame stomp.frame-cut stomp.frame-too-large stomp.http-on-port
-        stomp.login-refused stomp.no-connect stomp.peer-not-reading stomp.plain-on-tls-port stomp.second-connect
-        stomp.tls-on-port stomp.unknown-command stomp.unknown-subscription
-    """,
-    "warning": """
-        amqp.bad-arguments amqp.broker-silent amqp.late-heartbeat amqp.unknown-protocol-on-port
-        amqp.unlimited-prefetch rocketmq.bad-frame rocketmq.broker-busy rocketmq.error-reply
-        rocketmq.filter-expression rocketmq.flush-timeout rocketmq.forbidden rocketmq.group-missing
-        rocketmq.message-illegal rocketmq.no-replica rocketmq.no-route rocketmq.offset-moved rocketmq.reply-timeout
-        rocketmq.store-unavailable rocketmq.topic-missing stomp.broker-silent stomp.late-heartbeat
-        stomp.undefined-escape trace.unparsable
-    """,
-}
-FLAGS: Mapping[str, Level] = {flag: level for level, flags in _LEVELS.items() for flag in flags.split()}
-"""Every id that a flag can have, with its usual level; each id is in the catalogue."""
 
 
 class Wire:
@@ -139,7 +112,7 @@ class Wire:
             "trace",
             "flag",
             id=flag,
-            level=level or FLAGS[flag],
+            level=level or entry.severity,
             what=text(what),
             evidence=list(evidence) or None,
             remedy=entry.filled(entry.remedies[0], groups or {}),

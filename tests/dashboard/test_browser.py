@@ -22,11 +22,11 @@ from steadyworker.ledger.facts import Action
 from steadyworker.testing.clock import FakeClock
 from steadyworker.testing.memory_ledger import MemoryLedger
 from tests.conftest import Eventually
+from tests.dashboard.browser import CONTRASTS, LEAST_CONTRAST, Browser, chromium
 from tests.dashboard.fleet_of_facts import FleetOfFacts, hostile
 from tests.dashboard.kit import served
 from tests.dashboard.test_pages import hung
 from tests.dashboard.test_paging import register
-from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser, chromium
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 

@@ -26,9 +26,9 @@ from steadyworker.runner.dead_jobs import DeadJobs
 from tests.cli.kit import Queues
 from tests.cli.test_retry import interrupt, wait_for_retry
 from tests.conftest import Eventually
+from tests.dashboard.browser import CONTRASTS, LEAST_CONTRAST, Browser, BrowserError, chromium
 from tests.dashboard.kit import served
 from tests.dashboard.test_browser import OVERLAPS
-from tests.diagnosis.browser import CONTRASTS, LEAST_CONTRAST, Browser, BrowserError, chromium
 from tests.support.ledgers import make_ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from steadyworker.diagnosis.page import LARGEST_PAGE, Page
-from tests.diagnosis.page_stories import Event
+from steadyworker.diagnosis.wire import Event
 
 
 def page_of(events: Iterable[Event]) -> str:

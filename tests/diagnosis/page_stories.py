@@ -8,102 +8,44 @@ So the page is shown what `steadyworker trace` really writes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from pamqp import base, body, commands, frame, header, heartbeat
+from pamqp import base, body, commands, frame, header
+from typing_extensions import override
 
-from steadyworker.diagnosis.conversation import Conversation, Known
 from steadyworker.diagnosis.tap import Side
-from steadyworker.diagnosis.wire import Wire
+from steadyworker.diagnosis.wire import Event
+from tests.diagnosis.amqp_client import OPENING
+from tests.diagnosis.told import BEAT, STARTED, Told, stomp
 
-Event = dict[str, Any]
-
-STARTED = "2026-11-25T10:02:03.250000+00:00"
 BEGIN: Event = {"kind": "trace", "started": STARTED, "listen": "127.0.0.1:5673", "to": "127.0.0.1:5672"}
-HEADER = b"AMQP\0\0\x09\x01"
-BEAT = frame.marshal(heartbeat.Heartbeat(), 0)
-SERVER: dict[str, Any] = {"product": "RabbitMQ", "version": "4.3.6"}
 
 
-class Stage:
-    """Connections of clients to a broker, with a clock that the story moves."""
+class Stage(Told):
+    """Connections whose bytes need some time."""
 
-    def __init__(self, port: int = 5672) -> None:
-        self.t = 0.0
-        self.events: list[Event] = []
-        self._wire = Wire(0.0, [self.events.append])
-        self._wire.begin(STARTED, listen="127.0.0.1:5673", to=f"127.0.0.1:{port}")
-        self._known = Known.at(port)
-        self._connections: dict[int, Conversation] = {}
-
-    def after(self, seconds: float) -> None:
-        """Let time pass, in steps as the trace looks at silences."""
-        until = self.t + seconds
-        while self.t < until:
-            self.t = min(self.t + 0.25, until)
-            for connection in self._connections.values():
-                if connection.due() <= self.t:
-                    connection.tick(self.t)
-
-    def open(self, client: str, number: int = 1) -> None:
-        connection = self._connections[number] = Conversation(self._wire, number, self._known)
-        connection.opened(self.t, {"client": client})
-        connection.connected(self.t + 0.001, {"broker": "10.0.0.2", "seen_as": f"10.0.0.1:{40_000 + number}"})
-        self.t += 0.002
-
-    def client(self, *what: bytes | base.Frame, number: int = 1, after: float = 0.0004) -> None:
-        self._send(Side.CLIENT, what, number, after)
-
-    def broker(self, *what: bytes | base.Frame, number: int = 1, after: float = 0.0004) -> None:
-        self._send(Side.BROKER, what, number, after)
-
-    def _send(self, side: Side, what: tuple[bytes | base.Frame, ...], number: int, after: float) -> None:
-        self.t += after
-        data = b"".join(each if isinstance(each, bytes) else method(each) for each in what)
-        self._connections[number].data(self.t, side, data)
+    @override
+    def _send(self, side: Side, what: tuple[bytes | base.Frame, ...], channel: int, after: float, number: int) -> None:
+        super()._send(side, what, channel, after or 0.0004, number)
 
     def unread(self, waiting: int) -> None:
-        self._connections[1].blocked(self.t, Side.CLIENT, blocked=True, waiting=waiting)
+        self.it.blocked(self.t, Side.CLIENT, blocked=True, waiting=waiting)
 
     def end(self, number: int = 1, *, how: str = "fin", after: float = 0.002) -> None:
         """The broker closes, and the client follows."""
-        self.t += after
-        connection = self._connections.pop(number)
+        self.wait(after)
+        connection = self.connections.pop(number)
         connection.ended(self.t, Side.BROKER, how)
         if how == "fin":
             connection.ended(self.t + 0.0006, Side.CLIENT, how)
         connection.closed(self.t + 0.0008)
-        self.t += 0.001
-
-    def amqp(self, agreed: int = 60, client: str = "php-amqplib 3.5.4", queue: str = "", prefetch: int = 0) -> None:
-        """A client logs in to RabbitMQ, and consumes a queue."""
-        product, _, version = client.partition(" ")
-        self.open("10.0.3.17:51234")
-        self.client(HEADER)
-        self.broker(commands.Connection.Start(server_properties=SERVER))
-        self.client(commands.Connection.StartOk({"product": product, "version": version}, "PLAIN", "\0app\0secret"))
-        self.broker(commands.Connection.Tune(2047, 131_072, 60))
-        self.client(commands.Connection.TuneOk(2047, 131_072, agreed), commands.Connection.Open())
-        self.broker(commands.Connection.OpenOk())
-        self.client(commands.Channel.Open())
-        self.broker(commands.Channel.OpenOk())
-        if prefetch:
-            self.client(commands.Basic.Qos(0, prefetch))
-            self.broker(commands.Basic.QosOk())
-        if queue:
-            self.client(commands.Basic.Consume(0, queue))
-            self.broker(commands.Basic.ConsumeOk("c"))
+        self.wait(0.001)
 
     def finish(self) -> list[Event]:
         """The trace ends; connections that are open are closed by it."""
-        for connection in self._connections.values():
+        for connection in self.connections.values():
             connection.closed(self.t, by_trace=True)
-        self._wire.end(self.t)
+        self.wire.end(self.t)
         return self.events
-
-
-def method(value: base.Frame) -> bytes:
-    return frame.marshal(value, 0 if "Connection" in value.name else 1)
 
 
 def content(size: int) -> bytes:
@@ -112,28 +54,23 @@ def content(size: int) -> bytes:
 
 def message(value: base.Frame, size: int) -> bytes:
     """A method with its message on the wire."""
-    return method(value) + content(size) + frame.marshal(body.ContentBody(b"x" * size), 1)
+    return frame.marshal(value, 1) + content(size) + frame.marshal(body.ContentBody(b"x" * size), 1)
 
 
 def deliver(tag: int, size: int = 2048, queue: str = "payments") -> bytes:
-    return message(commands.Basic.Deliver("c", tag, False, "", queue), size)
-
-
-def stomp(command: str, text: str = "", **headers: str) -> bytes:
-    """A STOMP frame on the wire; `_` stands for `-` in the names of headers."""
-    lines = "".join(f"{name.replace('_', '-')}:{value}\n" for name, value in headers.items())
-    return f"{command}\n{lines}\n{text}\0".encode()
+    return message(commands.Basic.Deliver("ctag", tag, False, "", queue), size)
 
 
 def second_header() -> list[Event]:
     """A client connects again over a socket that is in use."""
     stage = Stage()
-    stage.amqp(queue="payments", prefetch=10)
+    stage.amqp(60, "php-amqplib", "3.5.4")
+    stage.consume(10, "payments")
     for tag in range(1, 1241):
         stage.broker(deliver(tag, 1800 + tag % 700), after=0.021)
         stage.client(commands.Basic.Ack(tag), after=0.009)
     stage.broker(deliver(1241), after=0.031)
-    stage.client(HEADER, after=0.8)
+    stage.client(OPENING, after=0.8)
     reason = "FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}"
     stage.broker(commands.Connection.Close(501, reason, 0, 0), after=0.4)
     stage.end()
@@ -143,7 +80,8 @@ def second_header() -> list[Event]:
 def missed_heartbeat() -> list[Event]:
     """A handler blocks the thread that would send the heartbeats."""
     stage = Stage()
-    stage.amqp(agreed=10, client="pika 1.4.4", queue="exports", prefetch=1)
+    stage.amqp(10)
+    stage.consume(1, "exports")
     for tag in range(1, 9):
         stage.broker(deliver(tag, 420, "exports"), after=0.6)
         for _ in range(3):
@@ -152,9 +90,9 @@ def missed_heartbeat() -> list[Event]:
         stage.client(commands.Basic.Ack(tag), after=0.2)
     stage.broker(deliver(9, 420, "exports"), after=0.6)
     for _ in range(5):
-        stage.after(5.0)
+        stage.wait(5.0)
         stage.broker(BEAT)
-    stage.after(3.3)
+    stage.wait(3.3)
     stage.end(how="reset")
     return stage.finish()
 
@@ -162,7 +100,7 @@ def missed_heartbeat() -> list[Event]:
 def two_threads() -> list[Event]:
     """Two threads publish on one connection, and their frames mix."""
     stage = Stage()
-    stage.amqp(client="py-amqp 5.3.1")
+    stage.amqp(60, "py-amqp", "5.3.1")
     for n in range(310):
         stage.client(message(commands.Basic.Publish(0, "billing", f"invoice.{n % 7}"), 640), after=0.012)
     stage.client(commands.Basic.Publish(0, "billing", "invoice.3"), after=0.012)
@@ -179,17 +117,18 @@ def two_threads() -> list[Event]:
 def full_queue() -> list[Event]:
     """A client without a prefetch stops reading, and the broker's writes fill the TCP queues."""
     stage = Stage()
-    stage.amqp(queue="payments")
+    stage.amqp(60)
+    stage.consume(queue="payments")
     for tag in range(1, 421):
         stage.broker(deliver(tag, 5200), after=0.0006)
     for n in range(24):
         stage.broker(deliver(421 + n, 5200), after=0.6)
-        stage.after(0.3)
+        stage.wait(0.3)
         if n in (4, 8, 11):
             stage.client(commands.Basic.Ack({4: 1, 8: 2, 11: 3}[n]))
     stage.broker(deliver(445, 94)[:4])
     stage.unread(2_359_296)
-    stage.after(15.0)
+    stage.wait(15.0)
     stage.end(how="reset")
     return stage.finish()
 
@@ -197,31 +136,34 @@ def full_queue() -> list[Event]:
 def client_id_taken() -> list[Event]:
     """A worker connects again while the broker still knows its old connection, which is half open."""
     stage = Stage(61613)
-    connect = stomp("CONNECT", client_id="worker-1", heart_beat="10000,10000", login="app", passcode="secret")
-    accepted = stomp("CONNECTED", version="1.2", server="ActiveMQ/6.1.8", heart_beat="10000,10000")
-    why = "Broker: b1 - Client: worker-1 already connected from tcp://10.0.3.22:41770"
-    stage.open("10.0.3.22:41770")
+    connect = stomp(
+        "CONNECT", {"client-id": "worker-1", "heart-beat": "10000,10000", "login": "app", "passcode": "secret"}
+    )
+    accepted = stomp("CONNECTED", {"version": "1.2", "server": "ActiveMQ/6.1.8", "heart-beat": "10000,10000"})
+    why = "Broker: b1 - Client: worker-1 already connected from tcp://10.0.0.1:51234"
     stage.client(connect)
     stage.broker(accepted, after=0.01)
-    stage.client(stomp("SUBSCRIBE", id="1", destination="/queue/exports", ack="client-individual"))
+    stage.client(stomp("SUBSCRIBE", {"id": "1", "destination": "/queue/exports", "ack": "client-individual"}))
     for n in range(14):
-        stage.broker(stomp("MESSAGE", "x" * 300, subscription="1", message_id=f"ID:b1-{n}", ack=f"a{n}"), after=0.7)
+        stage.broker(
+            stomp("MESSAGE", {"subscription": "1", "message-id": f"ID:b1-{n}", "ack": f"a{n}"}, b"x" * 300), after=0.7
+        )
         if n < 13:
-            stage.client(stomp("ACK", id=f"a{n}"), after=0.4)
+            stage.client(stomp("ACK", {"id": f"a{n}"}), after=0.4)
     for _ in range(2):
         stage.broker(b"\n", after=9.9)
     for number, port in enumerate((41788, 41794, 41802), start=2):
         stage.open(f"10.0.3.22:{port}", number)
         stage.client(connect, number=number)
-        stage.broker(stomp("ERROR", message=why), number=number, after=0.008)
+        stage.broker(stomp("ERROR", {"message": why}), number=number, after=0.008)
         stage.end(number)
-        stage.after(2.0)
-    stage.after(1.0)
+        stage.wait(2.0)
+    stage.wait(1.0)
     stage.end()
     stage.open("10.0.3.22:41816", 5)
     stage.client(connect, number=5)
     stage.broker(accepted, number=5, after=0.01)
-    stage.after(3.0)
+    stage.wait(3.0)
     return stage.finish()
 
 

@@ -12,12 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pika
+from pamqp import base, frame
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.diagnosis.amqp_client import RawClient
 from tests.support.stage import eventually
+
+GONE = "amqp.closed-unexpectedly"
+NEWEST, OLDEST, FOUR, BELOW_4_3 = {"4.3"}, {"3.10"}, {"4.0", "4.3"}, {"3.10", "4.0"}
+"""Series of RabbitMQ."""
 
 
 @dataclass
@@ -142,3 +147,87 @@ def on_channel(scene: Scene, action: Callable[[BlockingChannel], object]) -> Non
 
 def nothing(*_: object) -> None:
     """Take a message and do nothing with it."""
+
+
+# --- What is done wrong, and what the catalogue has to find -----------------------------------------------------------
+
+Act = Callable[[Scene], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    One provocation, and what the catalogue has to find.
+
+    Attributes:
+        act: What goes wrong.
+        broker: The ids in the broker's log.
+        client: The ids in what pika, or the raw client, said.
+        also: Ids that may be found beside them.
+        series: The versions that say it; all, if empty.
+    """
+
+    act: Act
+    broker: set[str]
+    client: set[str]
+    also: set[str]
+    series: frozenset[str] = frozenset()
+
+
+def case(
+    act: Act,
+    broker: str = "",
+    client: str = "",
+    also: str = "",
+    *,
+    series: set[str] | None = None,
+) -> Case:
+    return Case(act, set(broker.split()), set(client.split()), set(also.split()), frozenset(series or ()))
+
+
+def both(act: Act, ids: str, also: str = "", *, series: set[str] | None = None) -> Case:
+    """Broker and client say it."""
+    return case(act, ids, ids, also, series=series)
+
+
+def named(name: str, act: Act) -> Act:
+    """Give a provocation its name, which the test shows."""
+    act.__name__ = name
+    return act
+
+
+def refused(
+    name: str, action: Callable[[BlockingChannel], object], *before: Callable[[BlockingChannel], object]
+) -> Act:
+    """A request that the broker answers with a close; the others come before it, on another channel."""
+
+    def act(scene: Scene) -> None:
+        with scene.channel() as channel:
+            for each in before:
+                each(channel)
+            on_channel(scene, action)
+
+    return named(name, act)
+
+
+def sends(name: str, *what: bytes | base.Frame, channel: int = 1) -> Act:
+    """Bytes and methods that a client sends on an open connection."""
+
+    def act(scene: Scene) -> None:
+        with scene.opened() as client:
+            for each in what:
+                client.send(each if isinstance(each, bytes) else frame.marshal(each, channel))
+            scene.keep(client.farewell())
+
+    return named(name, act)
+
+
+def begins(name: str, data: bytes) -> Act:
+    """Bytes that a client sends first."""
+
+    def act(scene: Scene) -> None:
+        with scene.raw() as client:
+            client.send(data)
+            client.until_closed()
+
+    return named(name, act)

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-LANGUAGES = {"JAVA": 0, "CPP": 1, "PYTHON": 3, "GO": 9}
 JAVA_4_9_7 = 407
 
 
@@ -27,27 +26,6 @@ def as_json(
     header |= {"remark": remark, "serializeTypeCurrentRPC": "JSON", "version": version}
     present = {name: value for name, value in header.items() if value is not None}
     return framed(0, json.dumps(present, separators=(",", ":"), ensure_ascii=False).encode(), body)
-
-
-def as_binary(
-    code: int,
-    opaque: int = 1,
-    fields: Mapping[str, str] | None = None,
-    body: bytes = b"",
-    *,
-    flag: int = 0,
-    remark: str | None = None,
-    language: str = "JAVA",
-    version: int = JAVA_4_9_7,
-) -> bytes:
-    """A frame with a binary header (`RocketMQSerializable`)."""
-    said = (remark or "").encode()
-    pairs = b""
-    for name, value in (fields or {}).items():
-        pairs += struct.pack(">H", len(name.encode())) + name.encode()
-        pairs += struct.pack(">I", len(value.encode())) + value.encode()
-    header = struct.pack(">hBhiiI", code, LANGUAGES[language], version, opaque, flag, len(said)) + said
-    return framed(1, header + struct.pack(">I", len(pairs)) + pairs, body)
 
 
 def framed(kind: int, header: bytes, body: bytes = b"") -> bytes:

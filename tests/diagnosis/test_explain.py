@@ -616,18 +616,6 @@ def test_a_log_of_200_mb_needs_little_memory(shell: Shell) -> None:
     assert memory < 100
 
 
-@pytest.mark.timeout(180)
-def test_a_line_of_100_mb_needs_little_memory(shell: Shell) -> None:
-    with (shell.folder / "large.log").open("wb") as file:
-        file.write(LINE.encode())
-        for _ in range(100):
-            file.write(b"x\0\xff\x1b[31m " * 125_000)
-        file.write(b"\n" + LATER.encode())
-    code, records, memory = measured(shell, "large.log")
-    assert (code, [record["id"] for record in records]) == (1, [ID, OTHER])
-    assert memory < 100
-
-
 def test_random_bytes_have_no_finding_and_no_traceback(shell: Shell) -> None:
     (shell.folder / "random").write_bytes(os.urandom(1 << 20))
     said = shell("explain", "random")

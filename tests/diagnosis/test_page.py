@@ -16,13 +16,13 @@ import pytest
 from steadyworker import pages
 from steadyworker.diagnosis.outputs import Outputs
 from steadyworker.diagnosis.page import MOST_CONNECTIONS, NEIGHBOURS
-from steadyworker.diagnosis.wire import FLAGS
+from steadyworker.diagnosis.wire import Event
 from tests.diagnosis.page_kit import check, headline, page_of, page_text
-from tests.diagnosis.page_stories import BEGIN, STORIES, Event
+from tests.diagnosis.page_stories import BEGIN, STORIES
 
 STORY_TEXTS = {
     "second_header": (
-        "The client sent a second protocol header, 26231 bytes behind the first.",
+        "The client sent a second protocol header, 26238 bytes behind the first.",
         "It connects again over a connection that is open. The broker closed the connection 0.4 s later.",
         "The broker reported: “FRAME_ERROR - type 65, all octets = <<>>: {frame_too_large,1342177289,131064}” (code 501).",
         "type 65 41 A channel 19793 4D 51 MQ size 1342177289 50 00 00 09 P\\0\\0\\t together AMQP protocol header",
@@ -48,8 +48,8 @@ STORY_TEXTS = {
     ),
     "client_id_taken": (
         "The broker refused the client id 'worker-1'.",
-        "Connection 1 of this trace (10.0.3.22:41770), silent for 20.5 s, still holds it. The broker closed the connection at once.",
-        "The broker reported: “Broker: b1 - Client: worker-1 already connected from tcp://10.0.3.22:41770”.",
+        "Connection 1 of this trace (10.0.0.1:51234), silent for 20.5 s, still holds it. The broker closed the connection at once.",
+        "The broker reported: “Broker: b1 - Client: worker-1 already connected from tcp://10.0.0.1:51234”.",
         "The same was noticed on 2 other connections.",
         "5 connections, 40 frames, 5.8 KiB",
         "5: client 10.0.3.22:41816",
@@ -149,7 +149,7 @@ def hostile_events(text: str) -> Iterator[Event]:
         for n in range(60):
             yield event(n, "method", "client", conn, name=text, channel=1, size=7, **{text: text}, reply_text=text)
             yield event(n, "frame", "broker", conn, name="ERROR", headers={text: text, "message": text})
-            yield flag(n, text, conn, id=list(FLAGS)[n % 50], remedy=text, evidence=[{text: text, "a": text}] * 20)
+            yield flag(n, text, conn, id=f"amqp.flag-{n % 50}", remedy=text, evidence=[{text: text, "a": text}] * 20)
         yield event(99.0, "close", "broker", conn, who="broker", how="reset", error=text)
 
 

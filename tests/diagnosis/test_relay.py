@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import struct
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,8 +20,8 @@ from steadyworker.diagnosis import conversation, relay
 from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.frames import Item
-from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, End, RelayLink
-from steadyworker.diagnosis.tap import MOST_WAITING, Side, Tap, TapRecord, What
+from steadyworker.diagnosis.relay import CHUNK, BrokerTarget, RelayLink
+from steadyworker.diagnosis.tap import MOST_WAITING, Side, Tap
 from steadyworker.diagnosis.tracing import Conversations, RelayFailed, Tracing
 from steadyworker.diagnosis.verdict import FlagKind, verdict_of
 from steadyworker.diagnosis.wire import Event, Wire
@@ -256,40 +254,16 @@ def test_a_broker_that_is_not_there_is_an_event_and_resets_the_client() -> None:
     assert trace.wire.unreachable == 2
 
 
-def connected(*addresses: tuple[socket.AddressFamily, tuple[str, int]]) -> list[TapRecord]:
-    """Connect to the first address that can be reached, and return the records of this."""
-    tap = Tap()
+def dialed(*addresses: tuple[socket.AddressFamily, tuple[str, int]]) -> None:
+    """Connect to the first address that can be reached."""
 
     async def connect() -> None:
-        (await RelayLink(1, BrokerTarget(addresses), tap, SystemClock().monotonic)._dial()).close(reset=True)
+        link = RelayLink(1, BrokerTarget(addresses), Tap(), SystemClock().monotonic)
+        await link._dial()
+        assert list(link._ends) == [Side.BROKER]
+        link._ends[Side.BROKER].transport.abort()
 
     asyncio.run(connect())
-    tap.finish()
-    found: list[TapRecord] = []
-    with suppress(EOFError):
-        found.extend(tap.records(WITHIN))
-    return found
-
-
-@pytest.mark.parametrize(("number", "troubles"), [(errno.EAFNOSUPPORT, 0), (errno.EMFILE, 1)])
-def test_a_socket_that_cannot_be_made_is_no_failure_of_the_broker(
-    monkeypatch: pytest.MonkeyPatch, number: int, troubles: int
-) -> None:
-    """A kernel without IPv6, and a trace without a free descriptor."""
-    original, failures = socket.socket, [number]
-
-    def make(family: int = -1, *rest: int, **more: Any) -> socket.socket:
-        if family == socket.AF_INET6 and failures:
-            raise OSError(failures.pop(), "no socket")
-        return original(socket.AF_INET if family == socket.AF_INET6 else family, *rest, **more)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(relay, "PAUSE", 0.01)
-        monkeypatch.setattr(socket, "socket", make)
-        address = server.getsockname()
-        records = connected((socket.AF_INET6, address), (socket.AF_INET, address))
-        monkeypatch.undo()
-    assert [record.what for record in records] == [What.TROUBLE] * troubles
 
 
 def test_an_address_that_does_not_answer_is_left_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,9 +273,9 @@ def test_an_address_that_does_not_answer_is_left_after_a_time(monkeypatch: pytes
         full.listen(0)
         with socket.create_connection(full.getsockname()):  # the backlog is full now
             hung = (socket.AF_INET, full.getsockname())
-            assert connected(hung, (socket.AF_INET, server.getsockname())) == []
+            dialed(hung, (socket.AF_INET, server.getsockname()))
             with pytest.raises(TimeoutError, match="Connection timed out"):
-                connected(hung)
+                dialed(hung)
 
 
 def test_bytes_pass_though_nothing_is_read_and_the_trace_shows_this() -> None:
@@ -398,13 +372,14 @@ def test_a_failure_of_the_relay_is_raised_by_the_trace(monkeypatch: pytest.Monke
 
 
 def test_a_mistake_in_one_connection_ends_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def receive(end: End) -> bytes:
-        data = await asyncio.get_running_loop().sock_recv(end.socket, CHUNK)
+    passed = RelayLink.received
+
+    def receive(link: RelayLink, side: Side, data: bytes) -> None:
         if data == b"bad":
             raise TypeError("a mistake")
-        return data
+        passed(link, side, data)
 
-    monkeypatch.setattr(End, "receive", receive)
+    monkeypatch.setattr(RelayLink, "received", receive)
     with ends() as (trace, client, broker), socket.create_connection(("127.0.0.1", trace.port), WITHIN) as bad:
         bad.sendall(b"bad")
         with pytest.raises(ConnectionResetError):
@@ -414,6 +389,17 @@ def test_a_mistake_in_one_connection_ends_no_other_one(monkeypatch: pytest.Monke
         trouble = trace.wait_kind("trouble")
     assert trouble["conn"] == 2
     assert trouble["error"].startswith("TypeError at test_relay.py:")
+
+
+def test_a_mistake_while_the_broker_is_dialed_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dial(_: RelayLink) -> None:
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(RelayLink, "_dial", dial)
+    with Traced("127.0.0.1:1") as trace:
+        with pytest.raises(ConnectionResetError):
+            try_to_read(trace.port)
+        assert trace.wait_kind("trouble")["error"].startswith("TypeError at test_relay.py:")
 
 
 def test_a_mistake_in_the_reader_ends_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:

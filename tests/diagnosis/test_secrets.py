@@ -14,8 +14,8 @@ from steadyworker.cli import verbs
 from steadyworker.diagnosis.cli import explain
 from tests.diagnosis.explaining import catalogue
 from tests.diagnosis.packets import ACK, FIN, PORT, Talk, timed, write_pcap
-from tests.diagnosis.test_conversation import stomp
 from tests.diagnosis.test_trace_capture import data, handshake
+from tests.diagnosis.told import stomp
 
 MARK = "Hunter2Canary"
 JWT = f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{MARK}abcdefgh"

@@ -12,8 +12,8 @@ from pamqp import base, commands, frame
 
 from steadyworker.cli import verbs
 from tests.diagnosis.amqp_client import OPENING, publish
-from tests.diagnosis.packets import ACK, FIN, PORT, RST, Talk, timed, write_pcap
-from tests.diagnosis.test_conversation import START, stomp
+from tests.diagnosis.packets import ACK, FIN, PORT, Talk, timed, write_pcap
+from tests.diagnosis.told import START, stomp
 
 pytest.importorskip("pcapy", reason="the extra 'pcap' is not installed")
 
@@ -66,18 +66,6 @@ def test_a_connection_that_a_second_header_ends(tmp_path: Path) -> None:
     assert "hunter2" not in result.stdout
 
 
-def test_silences_are_those_of_the_packets(tmp_path: Path) -> None:
-    talk = Talk()
-    packets = timed(handshake(talk, beat=1))
-    at = packets[-1][0]
-    packets += [(at + after, talk.packet(data(frame.marshal(commands.Basic.Qos(), 1)))) for after in (0.5, 4.5)]
-    packets.append((at + 4.6, talk.packet(flags=RST)))
-    result = run(write_pcap(tmp_path / "silent.pcap", packets), "--jsonl", "-")
-    assert result.exit_code == 1
-    gaps = [event for event in events(result) if event["kind"] == "gap" and event["from"] == "client"]
-    assert [round(gap["seconds"], 3) for gap in gaps] == [4.0]
-
-
 @pytest.mark.parametrize("speaks_stomp", [True, False])
 def test_a_connection_that_was_open_before(tmp_path: Path, *, speaks_stomp: bool) -> None:
     """Its first packet begins in the middle of a frame; its port is not one that is known."""
@@ -91,26 +79,6 @@ def test_a_connection_that_was_open_before(tmp_path: Path, *, speaks_stomp: bool
     assert [event["name"] for event in found if event["kind"] == kind] == [
         "SEND" if speaks_stomp else "Basic.Publish"
     ] * 5
-
-
-def test_a_packet_that_the_capture_lacks(tmp_path: Path) -> None:
-    talk = Talk()
-    packets = handshake(talk)
-    lost = [talk.packet(publish("jobs", b"{}")) for _ in range(3)][1]
-    rest = [talk.packet(publish("jobs", b"{}")) for _ in range(5)]
-    packets += [
-        *rest,
-        talk.packet(by_client=False),
-        talk.packet(flags=FIN | ACK),
-        talk.packet(flags=FIN | ACK, by_client=False),
-    ]
-    assert lost not in packets
-    result = run(write_pcap(tmp_path / "lacking.pcap", timed(packets)), "--jsonl", "-")
-    found = events(result)
-    assert result.exit_code == 0, found
-    (skipped,) = [event for event in found if event["kind"] == "skipped"]
-    assert skipped["what"] == "bytes that the capture lacks"
-    assert [event["name"] for event in found if event["kind"] == "method"].count("Basic.Publish") == 5
 
 
 def test_the_page_of_a_capture(tmp_path: Path) -> None:

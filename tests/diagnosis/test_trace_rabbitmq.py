@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -16,7 +15,6 @@ from pamqp import commands, frame, heartbeat
 from steadyworker.diagnosis import conversation
 from tests.brokers.rabbitmq import Node, Vhost
 from tests.diagnosis.amqp_client import OPENING, AmqpClient, RawClient, publish
-from tests.diagnosis.test_relay import write_without_end
 from tests.diagnosis.traced import Traced
 
 BODY = b"the body of a message"
@@ -64,18 +62,6 @@ def test_a_clean_connection_has_its_events_and_no_flag(trace: Traced) -> None:
     assert trace.of("content")[0]["properties"]["message_id"] == "m-17"
     assert len(trace.of("heartbeat")) == 1
     assert trace.of("close")[0]["first"]
-
-
-def test_no_event_has_a_secret_or_a_body(trace: Traced, client: AmqpClient, vhost: Vhost) -> None:
-    queue = client.queue(BODY)
-    client.method(commands.Basic.Get(queue=queue))
-    client.expect(commands.Basic.GetOk)
-    trace.wait_kind("body", **{"from": "broker"})
-
-    written = json.dumps(trace.events)
-    assert '"Connection.StartOk"' in written
-    for secret in (vhost.password, "hunter2", "s3cret", "body of a message"):
-        assert secret not in written
 
 
 def test_a_second_header(trace: Traced, client: AmqpClient) -> None:
@@ -136,30 +122,6 @@ def test_a_missed_heartbeat(trace: Traced) -> None:
     assert set(trace.flags()) == {"amqp.late-heartbeat"}
 
 
-def test_a_broker_that_is_frozen_under_load(vhost: Vhost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy between the trace and the broker is stopped, because other tests need the broker itself."""
-    monkeypatch.setattr(conversation, "STUCK", 2.0)
-    login, _, rest = vhost.url.rpartition("@")
-    host, _, port = rest.partition("/")[0].rpartition(":")
-    command = [sys.executable, "-m", "tests.benchmarks.plain_proxy", host, port]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
-        try:
-            assert proxy.stdout
-            to = f"127.0.0.1:{proxy.stdout.readline().strip()}"
-            url = f"{login}@{to}/{rest.partition('/')[2]}"
-            with Traced(url) as trace, AmqpClient(trace.through(), heartbeat=1) as client:
-                proxy.send_signal(signal.SIGSTOP)
-                writer = threading.Thread(target=write_without_end, args=(client.socket,), daemon=True)
-                writer.start()
-                flag = trace.wait_flag("amqp.broker-silent")
-                trace.wait_flag("amqp.broker-not-reading")
-                assert set(trace.flags()) == {"amqp.broker-silent", "amqp.broker-not-reading"}
-        finally:
-            proxy.kill()
-    assert flag["what"].startswith("The broker sent nothing for ")
-    assert flag["remedy"].startswith("Look at the broker's host")
-
-
 @pytest.mark.parametrize("capable", [True, False])
 def test_a_refused_login(trace: Traced, *, capable: bool) -> None:
     """Only a client with the capability gets a Connection.Close."""
@@ -174,19 +136,6 @@ def test_a_refused_login(trace: Traced, *, capable: bool) -> None:
     trace.stop()
     assert trace.flags() == ["rabbitmq.login-refused"]
     assert "wr0ng-s3cret" not in json.dumps(trace.events)
-
-
-def test_a_second_header_inside_of_a_frame(trace: Traced, client: AmqpClient) -> None:
-    """A forked process connects with its parent's socket, and the parent is in the middle of a write."""
-    whole = publish(client.queue(), BODY * 10)
-    client.send(whole[:-60])
-    client.send(OPENING)
-    client.send(whole[-60:])
-    client.refused()
-    flag = trace.wait_flag("amqp.second-header")
-    assert "inside of a frame" in flag["what"]
-    trace.wait_kind("method", name="Connection.Close")
-    assert trace.flags() == ["amqp.second-header"]
 
 
 @pytest.mark.parametrize(

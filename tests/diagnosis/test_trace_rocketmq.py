@@ -7,7 +7,6 @@ A client takes the broker's address from the name server: `Way` is before both, 
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,13 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.network.errors import Silent
-from steadyworker.network.url import Address
-from steadyworker_rocketmq.remoting import RemotingError
-from tests.adapters.remoting_kit import remoting_at
 from tests.brokers.fixtures import had
 from tests.brokers.maven import compiler, java
-from tests.brokers.rocketmq import HALF, OPENED, RocketMQ4, RocketMQ45, RocketMQNode, rocketmq_program
+from tests.brokers.rocketmq import HALF, OPENED, RocketMQ45, RocketMQNode, rocketmq_program
 from tests.brokers.rocketmq_front import Front
 from tests.brokers.rocketmq_witness import QueueAt
 from tests.diagnosis.explaining import explained
@@ -33,8 +28,6 @@ SOURCE = Path(__file__).with_name("RocketRetry.java")
 TOO_LONG = "checkout-listens-to-payments_captured-or-refunded_".ljust(121, "x")
 BODY, PROPERTY = "the body of a message", "s3cret"
 """What the client sends, and no event has."""
-
-ROUTE, SEND = 105, 10
 
 
 class Way(Front):
@@ -124,69 +117,6 @@ def test_a_retry_that_no_broker_can_store_and_the_half_topic_that_grows(tmp_path
     assert not {BODY, PROPERTY} & {said for said in (BODY, PROPERTY) if said in json.dumps(trace.events) + page}
 
 
-@pytest.fixture
-def topic(rocketmq4: RocketMQ4) -> Iterator[str]:
-    name = f"traced-{secrets.token_hex(4)}"
-    rocketmq4.make_topic(name)
-    yield name
-    rocketmq4.remove(name)
-
-
-def test_a_retry_of_a_group_with_a_name_that_fits_is_no_flag(rocketmq4: RocketMQ4, topic: str, tmp_path: Path) -> None:
-    """A message of a transaction that is retried has no flag, and nothing without a name."""
-    with traced(rocketmq4) as trace:
-        with retried(rocketmq4, trace, topic, topic.ljust(120, "x"), tmp_path):
-            trace.wait_kind("frame", name="SUCCESS", to="CONSUMER_SEND_MSG_BACK")
-        trace.wait_kind("close", who="client")
-        trace.stop()
-    assert trace.flags() == [], shown(trace)
-    names = {(event["from"], event["name"]) for event in trace.of("frame")}
-    assert {("client", "SEND_MESSAGE_V2"), ("client", "END_TRANSACTION"), ("client", "UNREGISTER_CLIENT")} <= names
-    assert {name for _, name in names if name.startswith(("request", "result"))} == set()
-
-
-def test_a_topic_that_is_missing(rocketmq4: RocketMQ4, topic: str) -> None:
-    with traced(rocketmq4) as trace, remoting_at(rocketmq4) as remoting:
-        at = Address("127.0.0.1", trace.port)
-        for code, fields in ((ROUTE, {"topic": "nope"}), (SEND, sent("nope"))):
-            with pytest.raises(RemotingError):
-                remoting.ask(at, code, fields, b"x")
-        remoting.ask(at, SEND, sent(topic), b"x")
-        assert "-t nope`" in trace.wait_flag("rocketmq.no-route")["remedy"]
-        trace.wait_flag("rocketmq.topic-missing")
-    assert trace.flags() == ["rocketmq.no-route", "rocketmq.topic-missing"], shown(trace)
-
-
-def test_a_broker_that_does_not_reply(rocketmq4: RocketMQ4, topic: str) -> None:
-    with Traced(str(rocketmq4.broker_address)) as trace, remoting_at(rocketmq4, within=2) as remoting:
-        at = Address("127.0.0.1", trace.port)
-        remoting.ask(at, SEND, sent(topic), b"x")
-        rocketmq4.broker.freeze()
-        with pytest.raises(Silent):
-            remoting.ask(at, SEND, sent(topic), b"x")
-        flag = trace.wait_flag("rocketmq.reply-timeout")  # while the broker is frozen, and has closed nothing
-        rocketmq4.thaw()
-    assert flag["what"] == ("The client closed the connection, and 1 request of the client had no reply of the broker.")
-    assert flag["evidence"][0]["request"] == "SEND_MESSAGE"
-
-
 def shown(trace: Traced) -> str:
     """What the flags say, to be shown when others were expected."""
     return "\n".join(flag["what"] for flag in trace.of("flag"))
-
-
-def sent(topic: str) -> dict[str, str]:
-    """The fields of a request that sends a message to a topic, which the broker must not make by itself."""
-    return {
-        "producerGroup": "p",
-        "topic": topic,
-        "defaultTopic": "no-such-default",
-        "defaultTopicQueueNums": "1",
-        "queueId": "0",
-        "sysFlag": "0",
-        "bornTimestamp": "0",
-        "flag": "0",
-        "properties": "",
-        "reconsumeTimes": "0",
-        "unitMode": "false",
-    }

@@ -7,7 +7,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +14,10 @@ import pytest
 import trustme
 
 from steadyworker.diagnosis.cli.trace import towards_broker, towards_clients
-from steadyworker.diagnosis.relay import BrokerTarget, TlsEnd
+from steadyworker.diagnosis.relay import BrokerTarget
 from tests.brokers.rabbitmq import Vhost
 from tests.diagnosis.amqp_client import AmqpClient
-from tests.diagnosis.test_relay import WITHIN, read_all, reset
+from tests.diagnosis.test_relay import WITHIN, read_all
 from tests.diagnosis.traced import Traced
 
 
@@ -107,37 +106,6 @@ async def echoed(port: int, context: ssl.SSLContext, data: bytes) -> bytes:
     return got
 
 
-def test_a_half_close_loses_no_byte_that_has_come(keys: Keys) -> None:
-    data, sent = bytes(range(256)) * 1_000, threading.Event()
-
-    async def receive_after_the_half_close(plain: socket.socket) -> bytes:
-        end = TlsEnd(plain, towards_broker(keys.ca, verify=True), "localhost")
-        await end.start()
-        assert await asyncio.to_thread(sent.wait, WITHIN)
-        got = await end.receive()
-        assert len(got) < len(data)
-        await end.finish()
-        while part := await end.receive():
-            got += part
-        return got
-
-    def serve(listener: socket.socket) -> None:
-        with towards_clients(keys.certificate, keys.key).wrap_socket(listener.accept()[0], server_side=True) as broker:
-            broker.sendall(data)
-            sent.set()
-            assert broker.recv(10) == b""
-            broker.unwrap().close()
-
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname(), timeout=WITHIN) as plain,
-    ):
-        serving = threading.Thread(target=serve, args=(server,), daemon=True)
-        serving.start()
-        assert asyncio.run(receive_after_the_half_close(plain)) == data
-        serving.join(WITHIN)
-
-
 def test_the_frames_of_a_terminated_connection_are_read(keys: Keys, vhost: Vhost) -> None:
     target = BrokerTarget((), None, "", towards_clients(keys.certificate, keys.key))
     with Traced(vhost.url, target=target) as trace:
@@ -157,8 +125,6 @@ def test_a_broker_whose_certificate_is_not_trusted_is_an_event(keys: Keys, echo:
         close = trace.wait_kind("close", how="refused")
     assert close["who"] == "broker"
     assert close["error"].startswith("certificate verify failed: ")
-    echo.close()
-    assert "UNKNOWN_CA" in echo.error.upper().replace(" ", "_")
 
 
 def test_a_client_that_does_not_trust_the_trace_is_an_event(keys: Keys) -> None:
@@ -172,35 +138,6 @@ def test_a_client_that_does_not_trust_the_trace_is_an_event(keys: Keys) -> None:
             ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
         close = trace.wait_kind("close", who="client")
     assert "unknown ca" in close["error"]
-
-
-def test_a_broker_that_resets_during_the_clients_handshake_ends_no_other_connection(
-    keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start, started = TlsEnd.start, threading.Semaphore(0)
-
-    async def shown_start(end: TlsEnd) -> None:
-        started.release()
-        await start(end)
-
-    monkeypatch.setattr(TlsEnd, "start", shown_start)
-    target = BrokerTarget((), None, "", towards_clients(keys.certificate, keys.key))
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        Traced(f"127.0.0.1:{server.getsockname()[1]}", target=target) as trace,
-    ):
-        for number in (1, 2):
-            with (
-                socket.create_connection(("127.0.0.1", trace.port), timeout=WITHIN) as plain,
-                keys.client().wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False) as client,
-            ):
-                broker, _ = server.accept()
-                assert started.acquire(timeout=WITHIN)
-                reset(broker)
-                with suppress(OSError):  # OpenSSL can report the reset as an end
-                    client.do_handshake()
-                    assert client.recv(10) == b""
-                trace.wait_kind("close", conn=number, who="broker", how="reset")
 
 
 def test_tls_that_passes_is_reported_once_as_encrypted(keys: Keys, echo: EchoServer) -> None:

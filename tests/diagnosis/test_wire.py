@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-import pytest
-
+import steadyworker.diagnosis
 from steadyworker.diagnosis.catalogue import load
-from steadyworker.diagnosis.wire import FLAGS, Event, Wire
+
+FLAG = re.compile(r'"((?:amqp|rabbitmq|stomp|rocketmq|trace)\.(?!html)[a-z-]+)"')
 
 
-def test_every_flag_is_in_the_catalogue() -> None:
-    assert not set(FLAGS) - set(load())
-
-
-@pytest.mark.parametrize("flag", FLAGS)
-def test_every_remedy_is_a_whole_sentence(flag: str) -> None:
-    events: list[Event] = []
-    Wire(0.0, [events.append]).flag(0.0, 1, flag, "What happened.")
-    (event,) = events
-    assert event["remedy"]
-    assert not re.search(r"\{[a-z_]+[|}]|<[a-z_]+>", event["remedy"])
-    assert event["level"] in {"error", "warning"}
+def test_every_flag_is_in_the_catalogue_with_a_remedy_that_is_a_whole_sentence() -> None:
+    files = Path(steadyworker.diagnosis.__file__).parent.glob("*.py")
+    flags = {flag for file in files for flag in FLAG.findall(file.read_text(encoding="utf-8"))}
+    catalogue = load()
+    assert flags <= catalogue.keys()
+    assert len(flags) > 40
+    for entry in map(catalogue.__getitem__, flags):
+        assert not re.search(r"\{[a-z_]+[|}]|<[a-z_]+>", entry.filled(entry.remedies[0], {})), entry.id

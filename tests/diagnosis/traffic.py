@@ -60,23 +60,13 @@ def written(value: Any) -> Any:
     match value:
         case bytes() | bytearray():
             return bytes(value)
-        case bool() | None:
-            return value
-        case int():
-            return int(value)
         case dict():
             return {key: written(one) for key, one in value.items()}
         case list():
             return [written(one) for one in value]
+        case datetime():
+            return int(value.timestamp())
     return value
-
-
-def long_text(value: str | bytes) -> str | bytes:
-    """A long string as a reader must return it."""
-    try:
-        return value if isinstance(value, str) else value.decode()
-    except UnicodeDecodeError:
-        return value
 
 
 names = st.text(st.characters(codec="utf-8"), max_size=60).filter(lambda text: len(text.encode()) <= LONGEST_NAME)
@@ -202,73 +192,11 @@ def pieces(draw: st.DrawFn, data: bytes) -> list[bytes]:
     return cut(data, range(0, len(data), draw(st.integers(1, 50))))
 
 
-# --- All types of values, also those that the encoder does not write -----------------------------------------------------
-
-
-def _packed(kind: bytes, form: str, numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[bytes, Any]]:
-    return numbers.map(lambda number: (kind + struct.pack(form, number), number))
-
-
-def _signed(kind: bytes, form: str) -> st.SearchStrategy[tuple[bytes, Any]]:
-    half = 2 ** (8 * struct.calcsize(form) - 1)
-    return _packed(kind, form, st.integers(-half, half - 1))
-
-
-def _unsigned(kind: bytes, form: str) -> st.SearchStrategy[tuple[bytes, Any]]:
-    return _packed(kind, form, st.integers(0, 2 ** (8 * struct.calcsize(form)) - 1))
-
-
-def _long(raw: bytes) -> bytes:
-    return struct.pack(">I", len(raw)) + raw
-
-
-leaves: st.SearchStrategy[tuple[bytes, Any]] = st.one_of(
-    _signed(b"b", ">b"),
-    _unsigned(b"B", ">B"),
-    _signed(b"s", ">h"),
-    _signed(b"U", ">h"),
-    _unsigned(b"u", ">H"),
-    _signed(b"I", ">i"),
-    _unsigned(b"i", ">I"),
-    _signed(b"l", ">q"),
-    _signed(b"L", ">q"),
-    _packed(b"f", ">f", floats),
-    _packed(b"d", ">d", st.floats(allow_nan=False)),
-    st.integers(0, 255).map(lambda octet: (b"t" + bytes([octet]), octet != 0)),
-    st.sampled_from([(b"V", None), (b"\0", None)]),
-    st.tuples(st.integers(0, 255), st.integers(-(2**31), 2**31 - 1)).map(
-        lambda pair: (b"D" + struct.pack(">Bi", *pair), Decimal(pair[1]).scaleb(-pair[0]))
-    ),
-    st.integers(0, 2**64 - 1).map(lambda number: (b"T" + struct.pack(">Q", number), _moment(number))),
-    st.binary(max_size=60).map(lambda raw: (b"x" + _long(raw), raw)),
-    st.binary(max_size=60).map(lambda raw: (b"S" + _long(raw), long_text(raw))),
-    texts.map(lambda text: (b"S" + _long(text.encode()), text)),
-)
-
-
-def _moment(number: int) -> datetime | int:
-    return datetime.fromtimestamp(number, UTC) if number <= 253_402_300_799 else number
-
-
-def _array(elements: list[tuple[bytes, Any]]) -> tuple[bytes, Any]:
-    return b"A" + _long(b"".join(raw for raw, _ in elements)), [value for _, value in elements]
-
-
-def _table(pairs: Mapping[str, tuple[bytes, Any]]) -> tuple[bytes, Any]:
-    return b"F" + table_of(pairs), {key: value for key, (_, value) in pairs.items()}
-
-
 def table_of(pairs: Mapping[str, tuple[bytes, Any]]) -> bytes:
     """A table, from names and encoded values."""
     encoded = ((key.encode(), raw) for key, (raw, _) in pairs.items())
-    return _long(b"".join(bytes([len(key)]) + key + raw for key, raw in encoded))
-
-
-values = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner, max_size=4).map(_array) | st.dictionaries(keys, inner, max_size=4).map(_table),
-    max_leaves=20,
-)
+    content = b"".join(bytes([len(key)]) + key + raw for key, raw in encoded)
+    return struct.pack(">I", len(content)) + content
 
 
 def framed(kind: int, channel: int, payload: bytes) -> bytes:

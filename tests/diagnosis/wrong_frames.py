@@ -8,11 +8,15 @@ from pamqp import body, commands, frame, header
 from pika import spec
 
 from tests.diagnosis.amqp_client import OPENING, RawClient
-from tests.diagnosis.provocation import Scene
+from tests.diagnosis.provocation import FOUR, GONE, NEWEST, OLDEST, Scene, begins, both, case, sends
 
 HTTP_REQUEST = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 STOMP_CONNECT = b"CONNECT\naccept-version:1.2\nhost:/\n\n\x00"
 PROXY_LINE = b"PROXY TCP4 127.0.0.1 127.0.0.1 40000 5672\r\n"
+BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+WITHOUT_END = BEAT[:-1] + b"\0"
+PUBLISH, PART = commands.Basic.Publish(routing_key="work"), frame.marshal(body.ContentBody(b"x"), 1)
+IN = "amqp.frame-too-large"  # without the channel's number, a client's text does not show which protocol it is
 
 
 def client_hello() -> bytes:
@@ -25,39 +29,6 @@ def client_hello() -> bytes:
     except ssl.SSLWantReadError:
         return outgoing.read()
     raise AssertionError("expected the handshake to wait for an answer")
-
-
-# --- In the place of a frame, on an open connection -------------------------------------------------------------------
-
-
-def within(scene: Scene, data: bytes) -> None:
-    with scene.opened() as client:
-        client.send(data)
-        scene.keep(client.farewell())
-
-
-def second_header(scene: Scene) -> None:
-    within(scene, OPENING)
-
-
-def http_within(scene: Scene) -> None:
-    within(scene, HTTP_REQUEST)
-
-
-def http_answer_within(scene: Scene) -> None:
-    within(scene, b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-
-def tls_within(scene: Scene) -> None:
-    within(scene, client_hello())
-
-
-def stomp_within(scene: Scene) -> None:
-    within(scene, STOMP_CONNECT)
-
-
-def proxy_within(scene: Scene) -> None:
-    within(scene, PROXY_LINE)
 
 
 def large_headers(scene: Scene) -> None:
@@ -73,117 +44,18 @@ def large_headers(scene: Scene) -> None:
         scene.fails(publish)
 
 
-def large_body_frame(scene: Scene) -> None:
-    """A body frame above the agreed maximum."""
-    within(scene, frame.marshal(body.ContentBody(b"x" * 200_000), 1))
-
-
-def wrong_end(scene: Scene) -> None:
-    """A heartbeat whose last byte is no end octet."""
-    within(scene, b"\x08\x00\x00\x00\x00\x00\x00\x00")
-
-
-def frame_in_frame(scene: Scene) -> None:
-    """A frame that another frame cuts in two, as of two threads."""
-    publish = frame.marshal(commands.Basic.Publish(routing_key="work"), 1)
-    within(scene, publish[:14] + publish + publish[14:])
-
-
-def unknown_type(scene: Scene) -> None:
-    within(scene, b"\x09\x00\x00\x00\x00\x00\x00\xce")
-
-
-def method_in_content(scene: Scene) -> None:
-    """A method where the content of a message was due."""
-    with scene.opened() as client:
-        client.method(commands.Basic.Publish(routing_key="work"))
-        client.method(commands.Basic.Qos(prefetch_count=1))
-        scene.keep(client.farewell())
-
-
-def body_before_header(scene: Scene) -> None:
-    with scene.opened() as client:
-        client.method(commands.Basic.Publish(routing_key="work"))
-        client.send(frame.marshal(body.ContentBody(b"x"), 1))
-        scene.keep(client.farewell())
-
-
-def content_without_method(scene: Scene) -> None:
-    with scene.opened() as client:
-        client.send(frame.marshal(header.ContentHeader(0, 1, commands.Basic.Properties()), 1))
-        scene.keep(client.farewell())
-
-
-def bad_method(scene: Scene) -> None:
-    """A method that AMQP does not have."""
-    within(scene, b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x03\xe7\xce")
-
-
-def bad_arguments(scene: Scene) -> None:
-    """A method whose arguments end too early."""
-    within(scene, b"\x01\x00\x01\x00\x00\x00\x05\x00\x32\x00\x0a\x00\xce")
-
-
 def frame_error_close(scene: Scene) -> None:
     """The broker's last word to a client that stays: three seconds after a frame without its end."""
     with scene.opened() as client:
-        client.send(b"\x08\x00\x00\x00\x00\x00\x00\x00")
+        client.send(WITHOUT_END)
         client.socket.settimeout(20)
         client.until_closed()
-
-
-# --- At the start -----------------------------------------------------------------------------------------------------
-
-
-def at_start(scene: Scene, data: bytes, port: int = 0) -> None:
-    with scene.raw(port) as client:
-        client.send(data)
-        client.until_closed()
-
-
-def http_at_start(scene: Scene) -> None:
-    at_start(scene, HTTP_REQUEST)
 
 
 def tls_at_start(scene: Scene) -> None:
     with scene.raw() as client:
         context = ssl.create_default_context(cafile=str(scene.node.ca_file))
         scene.fails(lambda: context.wrap_socket(client.socket, server_hostname="127.0.0.1"))
-
-
-def stomp_at_start(scene: Scene) -> None:
-    at_start(scene, STOMP_CONNECT)
-
-
-def proxy_at_start(scene: Scene) -> None:
-    at_start(scene, PROXY_LINE)
-
-
-def mqtt_at_start(scene: Scene) -> None:
-    at_start(scene, b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test")
-
-
-def heartbeat_at_start(scene: Scene) -> None:
-    """A heartbeat that another thread sends while the connection is made again."""
-    at_start(scene, b"\x08\x00\x00\x00\x00\x00\x00\xce")
-
-
-def ssh_at_start(scene: Scene) -> None:
-    at_start(scene, b"SSH-2.0-OpenSSH_9.2\r\n")
-
-
-def old_amqp(scene: Scene) -> None:
-    """The header of AMQP 0-8's, as old clients write it."""
-    at_start(scene, b"AMQP\x01\x01\x08\x00")
-
-
-def odd_amqp(scene: Scene) -> None:
-    at_start(scene, b"AMQP\x00\x00\x09\x02")
-
-
-def amqp_1_0(scene: Scene) -> None:
-    """The header of AMQP 1.0 without SASL."""
-    at_start(scene, b"AMQP\x00\x01\x00\x00")
 
 
 def handshakes(scene: Scene) -> None:
@@ -204,22 +76,6 @@ def plain_on_tls_port(scene: Scene) -> None:
     with RawClient(scene.vhost.url, port=scene.node.amqps) as client:
         client.send(OPENING)
         client.until_closed()
-
-
-# --- Channels ---------------------------------------------------------------------------------------------------------
-
-
-def dead_channel(scene: Scene) -> None:
-    """A method on a channel that was never opened."""
-    with scene.opened() as client:
-        client.method(commands.Basic.Ack(1), 7)
-        scene.keep(client.farewell())
-
-
-def channel_twice(scene: Scene) -> None:
-    with scene.opened() as client:
-        client.method(commands.Channel.Open())
-        scene.keep(client.farewell())
 
 
 def too_many_channels(scene: Scene) -> None:
@@ -261,3 +117,48 @@ def gone_in_frame(scene: Scene) -> None:
 def gone_while_opening(scene: Scene) -> None:
     with scene.raw() as client:
         client.start()
+
+
+PUBLISHED = frame.marshal(PUBLISH, 1)
+second_header = sends("second_header", OPENING)
+
+CASES = [
+    both(second_header, "amqp.second-header"),
+    case(sends("http_within", HTTP_REQUEST), "amqp.http-in-connection", IN),
+    case(sends("http_answer_within", b"HTTP/1.1 400 Bad Request\r\n\r\n"), "amqp.http-in-connection", IN),
+    case(sends("tls_within", client_hello()), "amqp.tls-in-connection", IN),
+    both(sends("stomp_within", STOMP_CONNECT), "amqp.stomp-in-connection"),
+    case(sends("proxy_within", PROXY_LINE), "amqp.proxy-protocol-in-connection", IN),
+    both(large_headers, "amqp.frame-too-large"),
+    both(sends("large_body_frame", frame.marshal(body.ContentBody(b"x" * 200_000), 1)), "amqp.frame-too-large"),
+    both(sends("wrong_end", WITHOUT_END), "amqp.invalid-frame-end"),
+    both(sends("frame_in_frame", PUBLISHED[:14] + PUBLISHED + PUBLISHED[14:]), "amqp.invalid-frame-end"),
+    both(sends("unknown_type", b"\x09" + BEAT[1:]), "amqp.unknown-frame-type"),
+    both(sends("method_in_content", PUBLISH, commands.Basic.Qos(prefetch_count=1)), "amqp.interleaved-frames"),
+    both(sends("body_before_header", PUBLISH, PART), "amqp.interleaved-frames"),
+    both(sends("content_without_method", frame.marshal(header.ContentHeader(0, 1), 1)), "amqp.interleaved-frames"),
+    case(sends("bad_method", b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x03\xe7\xce"), "amqp.bad-method"),
+    both(sends("bad_arguments", b"\x01\x00\x01\x00\x00\x00\x05\x00\x32\x00\x0a\x00\xce"), "amqp.bad-arguments"),
+    case(frame_error_close, "amqp.frame-error-close", "", "amqp.invalid-frame-end"),
+    case(begins("http_at_start", HTTP_REQUEST), "amqp.http-on-port"),
+    case(tls_at_start, "amqp.tls-on-port", "tls.plain-port"),
+    case(begins("stomp_at_start", STOMP_CONNECT), "amqp.stomp-on-port"),
+    case(begins("proxy_at_start", PROXY_LINE), "amqp.proxy-protocol-on-port"),
+    case(begins("mqtt_at_start", b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test"), "amqp.unknown-protocol-on-port"),
+    case(begins("heartbeat_at_start", BEAT), "amqp.frame-before-header"),
+    case(begins("ssh_at_start", b"SSH-2.0-OpenSSH_9.2\r\n"), "amqp.unknown-protocol-on-port"),
+    case(begins("amqp_0_8", b"AMQP\x01\x01\x08\x00"), "amqp.wrong-version", series=FOUR),
+    case(begins("odd_amqp", b"AMQP\x00\x00\x09\x02"), "amqp.wrong-version"),
+    case(begins("amqp_1_0", b"AMQP\x00\x01\x00\x00"), "amqp.wrong-version", series=NEWEST),
+    case(begins("amqp_1_0", b"AMQP\x00\x01\x00\x00"), "amqp.one-zero-not-enabled", series=OLDEST),
+    case(handshakes, "amqp.handshake-timeout"),
+    case(plain_on_tls_port, "amqp.plain-on-tls-port"),
+    both(sends("dead_channel", commands.Basic.Ack(1), channel=7), "amqp.dead-channel"),
+    both(sends("channel_twice", commands.Channel.Open()), "amqp.channel-opened-twice"),
+    both(too_many_channels, "amqp.too-many-channels"),
+    case(refused_limits, "amqp.limits-refused amqp.unknown-mechanism"),
+    case(tick_missed, "amqp.missed-heartbeat"),
+    case(gone, GONE),
+    case(gone_in_frame, GONE),
+    case(gone_while_opening, GONE),
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,7 +14,8 @@ from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.brokers.process import free_ports
-from tests.diagnosis.provocation import Scene, as_logged, queue
+from tests.diagnosis.provocation import GONE, NEWEST, Scene, as_logged, case, queue
+from tests.faults.proxy import Proxy
 
 DAMAGED = (
     "pop from an empty deque",
@@ -187,39 +188,9 @@ def frozen_broker(scene: Scene) -> None:
 
 def lost_peer(scene: Scene) -> None:
     """A peer that ends the connection without a word."""
-    with forwarded(scene) as (port, cut), scene.connection(port=port) as connection:
-        cut()
+    with Proxy(scene.vhost.url) as proxy, scene.connection(port=proxy.port) as connection:
+        proxy.close()
         scene.fails(lambda: connection.process_data_events(time_limit=30))
-
-
-@contextmanager
-def forwarded(scene: Scene) -> Iterator[tuple[int, Callable[[], None]]]:
-    """Yield the port of a forwarder to the broker, and what ends its connections in order."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        pairs: list[socket.socket] = []
-
-        def pump(source: socket.socket, target: socket.socket) -> None:
-            with suppress(OSError):
-                while data := source.recv(65536):
-                    target.sendall(data)
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    near, _ = server.accept()
-                    far = socket.create_connection(("127.0.0.1", scene.node.amqp))
-                    pairs.extend((near, far))
-                    for one, other in ((near, far), (far, near)):
-                        threading.Thread(target=pump, args=(one, other), daemon=True).start()
-
-        def cut() -> None:
-            for one in pairs:
-                with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1], cut
-        cut()
 
 
 def zombie(scene: Scene) -> None:
@@ -240,3 +211,32 @@ def zombie(scene: Scene) -> None:
         channel.basic_publish("", "slow", b"")
         while not any("Unexpected delivery" in text for text in scene.texts):
             channel.connection.process_data_events(time_limit=0.1)
+
+
+CASES = [
+    case(
+        two_threads,
+        "",
+        "pika.shared-between-threads",
+        "amqp.interleaved-frames amqp.invalid-frame-end amqp.unknown-frame-type amqp.frame-too-large amqp.dead-channel "
+        f"amqp.bad-arguments amqp.bad-method amqp.connection-error {GONE} pika.channel-closed "
+        "pika.connection-closed pika.stream-lost",
+    ),
+    case(closed_connection, "", "pika.connection-closed"),
+    case(closed_channel, "", "pika.channel-closed"),
+    case(no_broker, "", "network.connection-refused"),
+    case(closing_peer, "", "pika.not-amqp"),
+    case(tls_port, "amqp.plain-on-tls-port", "pika.not-amqp"),
+    case(silent_peer, "", "pika.handshake-timeout"),
+    case(no_such_host, "", "network.unknown-host"),
+    case(unroutable, "", "pika.unroutable"),
+    case(nacked, "", "pika.nacked"),
+    case(consumer_tag, "", "pika.duplicate-consumer-tag"),
+    case(reentrant, "", "pika.reentrant"),
+    case(no_channels, "", "pika.no-free-channels"),
+    case(long_name, "", "pika.name-too-long"),
+    case(odd_header, "", "pika.unsupported-value"),
+    case(frozen_broker, GONE, "pika.heartbeat-timeout"),
+    case(lost_peer, GONE, "pika.stream-lost"),
+    case(zombie, "", "pika.consumer-timeout-zombie", series=NEWEST),
+]

@@ -12,95 +12,20 @@ from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.diagnosis.amqp_client import RawClient
-from tests.diagnosis.provocation import Scene, nothing, on_channel, queue
-
-# --- Declarations -----------------------------------------------------------------------------------------------------
-
-
-def other_durable(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel)
-        on_channel(scene, lambda other: other.queue_declare("work", exclusive=True))
-
-
-def other_ttl(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel, "ttl")
-        on_channel(scene, lambda other: queue(other, "ttl", x_message_ttl=1000))
-
-
-def missing_dlx(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel, "dlx", x_dead_letter_exchange="dlx")
-        on_channel(scene, lambda other: queue(other, "dlx"))
-
-
-def other_queue_type(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel, "quorum", x_queue_type="quorum")
-        on_channel(scene, lambda other: queue(other, "quorum"))
-
-
-def other_exchange_type(scene: Scene) -> None:
-    with scene.channel() as channel:
-        channel.exchange_declare("events", "direct")
-        on_channel(scene, lambda other: other.exchange_declare("events", "topic"))
-
-
-def unknown_exchange_type(scene: Scene) -> None:
-    on_channel(scene, lambda channel: channel.exchange_declare("delayed", "x-delayed-message"))
-
-
-def text_ttl(scene: Scene) -> None:
-    on_channel(scene, lambda channel: queue(channel, "bad-ttl", x_message_ttl="1000"))
-
-
-def negative_ttl(scene: Scene) -> None:
-    on_channel(scene, lambda channel: queue(channel, "bad-ttl", x_message_ttl=-1))
-
-
-def quorum_priority(scene: Scene) -> None:
-    on_channel(scene, lambda channel: queue(channel, "bad-quorum", x_queue_type="quorum", x_max_priority=10))
-
-
-def quorum_not_durable(scene: Scene) -> None:
-    on_channel(
-        scene,
-        lambda channel: channel.queue_declare("bad-quorum", durable=False, arguments={"x-queue-type": "quorum"}),
-    )
-
-
-def quorum_exclusive(scene: Scene) -> None:
-    on_channel(
-        scene,
-        lambda channel: channel.queue_declare(
-            "bad-quorum", durable=True, exclusive=True, arguments={"x-queue-type": "quorum"}
-        ),
-    )
-
-
-def stream_without_prefetch(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel, "stream", x_queue_type="stream")
-        on_channel(scene, lambda other: other.basic_consume("stream", nothing))
-
-
-def reserved_queue(scene: Scene) -> None:
-    on_channel(scene, lambda channel: queue(channel, "amq.mine"))
-
-
-def reserved_exchange(scene: Scene) -> None:
-    on_channel(scene, lambda channel: channel.exchange_declare("amq.mine"))
-
-
-def default_exchange(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel)
-        on_channel(scene, lambda other: other.queue_bind("work", "", "key"))
-
-
-def internal_exchange(scene: Scene) -> None:
-    on_channel(scene, lambda channel: channel.basic_publish("amq.rabbitmq.trace", "key", b""))
+from tests.diagnosis.provocation import (
+    BELOW_4_3,
+    GONE,
+    NEWEST,
+    Act,
+    Scene,
+    both,
+    case,
+    nothing,
+    on_channel,
+    queue,
+    refused,
+    sends,
+)
 
 
 def deprecated_features(scene: Scene) -> None:
@@ -112,44 +37,8 @@ def deprecated_features(scene: Scene) -> None:
         channel.basic_qos(prefetch_count=1, global_qos=True)
 
 
-# --- What is not there ------------------------------------------------------------------------------------------------
-
-
-def no_queue(scene: Scene) -> None:
-    on_channel(scene, lambda channel: channel.queue_declare("nosuch", passive=True))
-
-
-def no_exchange(scene: Scene) -> None:
-    on_channel(scene, lambda channel: channel.basic_publish("nosuch", "key", b""))
-
-
 def no_vhost(scene: Scene) -> None:
     scene.fails(lambda: pika.BlockingConnection(scene.parameters(virtual_host="nosuch")))
-
-
-def no_bind_source(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel)
-        on_channel(scene, lambda other: other.queue_bind("work", "nosuch", "key"))
-
-
-# --- Acknowledgements, consumers --------------------------------------------------------------------------------------
-
-
-def unknown_tag(scene: Scene) -> None:
-    on_channel(scene, lambda channel: channel.basic_ack(4711))
-
-
-def double_ack(scene: Scene) -> None:
-    def act(channel: BlockingChannel) -> None:
-        name = queue(channel)
-        channel.basic_publish("", name, b"")
-        while (method := channel.basic_get(name)[0]) is None:
-            pass
-        channel.basic_ack(method.delivery_tag)
-        channel.basic_ack(method.delivery_tag)
-
-    on_channel(scene, act)
 
 
 def delivery_timeout(scene: Scene) -> None:
@@ -180,57 +69,6 @@ def delivery_timeout_43(scene: Scene) -> None:
         scene.keep(client.farewell())
 
 
-def consumer_tag_twice(scene: Scene) -> None:
-    with scene.opened() as client:
-        client.method(commands.Queue.Declare(queue="work", durable=True))
-        client.method(commands.Basic.Consume(queue="work", consumer_tag="worker-1"))
-        client.method(commands.Basic.Consume(queue="work", consumer_tag="worker-1"))
-        scene.keep(client.farewell())
-
-
-def exclusive_queue(scene: Scene) -> None:
-    with scene.channel() as channel:
-        channel.queue_declare("mine", exclusive=True)
-        on_channel(scene, lambda other: other.queue_declare("mine", exclusive=True))
-
-
-def exclusive_consumer(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel)
-        channel.basic_consume("work", nothing, exclusive=True)
-        on_channel(scene, lambda other: other.basic_consume("work", nothing))
-
-
-def delete_used(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel)
-        channel.basic_consume("work", nothing)
-        on_channel(scene, lambda other: other.queue_delete("work", if_unused=True))
-
-
-def delete_full(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel, "full")
-        channel.confirm_delivery()
-        channel.basic_publish("", "full", b"")
-        on_channel(scene, lambda other: other.queue_delete("full", if_empty=True))
-
-
-def delete_bound_exchange(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel)
-        channel.exchange_declare("bound")
-        channel.queue_bind("work", "bound", "key")
-        on_channel(scene, lambda other: other.exchange_delete("bound", if_unused=True))
-
-
-def get_from_single_active(scene: Scene) -> None:
-    with scene.channel() as channel:
-        queue(channel, "single", x_queue_type="quorum", x_single_active_consumer=True)
-        channel.basic_consume("single", nothing)
-        on_channel(scene, lambda other: other.basic_get("single"))
-
-
 def large_message(scene: Scene) -> None:
     with maximum_message(scene, 1000):
         on_channel(scene, lambda channel: channel.basic_publish("", "work", b"x" * 2000))
@@ -248,53 +86,176 @@ def maximum_message(scene: Scene, size: int) -> Iterator[None]:
             yield
 
 
-def confirm_in_transaction(scene: Scene) -> None:
-    def act(channel: BlockingChannel) -> None:
-        channel.tx_select()
-        channel.confirm_delivery()
-
-    on_channel(scene, act)
+def published(name: str, exchange: str = "", key: str = "work", **properties: Any) -> Act:
+    """A message that the broker refuses."""
+    about = spec.BasicProperties(**properties)
+    return refused(name, lambda channel: channel.basic_publish(exchange, key, b"", about))
 
 
-def commit_without_transaction(scene: Scene) -> None:
-    on_channel(scene, lambda channel: channel.tx_commit())
+def declared(name: str, queue_name: str, **arguments: object) -> Act:
+    """A queue that the broker refuses."""
+    return refused(name, lambda channel: queue(channel, queue_name, **arguments))
 
 
-def immediate(scene: Scene) -> None:
-    with scene.opened() as client:
-        client.method(commands.Basic.Publish(exchange="", routing_key="work", immediate=True))
-        client.send(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(8) + b"\x00\x00\xce")
-        scene.keep(client.farewell())
+def acknowledged_twice(channel: BlockingChannel) -> None:
+    name = queue(channel)
+    channel.basic_publish("", name, b"")
+    while (method := channel.basic_get(name)[0]) is None:
+        pass
+    channel.basic_ack(method.delivery_tag)
+    channel.basic_ack(method.delivery_tag)
 
 
-def prefetch_size(scene: Scene) -> None:
-    with scene.opened() as client:
-        client.method(commands.Basic.Qos(prefetch_size=1000))
-        scene.keep(client.farewell())
+def confirms_in_a_transaction(channel: BlockingChannel) -> None:
+    channel.tx_select()
+    channel.confirm_delivery()
 
 
-def other_user_id(scene: Scene) -> None:
-    on_channel(
-        scene, lambda channel: channel.basic_publish("", "work", b"", spec.BasicProperties(user_id="somebody-else"))
-    )
+WORKS = commands.Basic.Consume(queue="work", consumer_tag="worker-1")
+EMPTY = b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(8) + b"\x00\x00\xce"
+QUORUM = {"x-queue-type": "quorum"}
+no_queue = refused("no_queue", lambda channel: channel.queue_declare("nosuch", passive=True))
 
-
-def text_expiration(scene: Scene) -> None:
-    on_channel(
-        scene, lambda channel: channel.basic_publish("", "work", b"", spec.BasicProperties(expiration="10 minutes"))
-    )
-
-
-# --- Errors that no entry of the catalogue is about -------------------------------------------------------------------
-
-
-def odd_channel_error(scene: Scene) -> None:
-    """A header that the broker reads itself, with a value that it cannot read."""
-    on_channel(scene, lambda channel: channel.basic_publish("", "work", b"", spec.BasicProperties(headers={"CC": 5})))
-
-
-def odd_connection_error(scene: Scene) -> None:
-    """A method of a channel on channel 0, which is the connection's own."""
-    with scene.opened() as client:
-        client.method(commands.Basic.Ack(1), 0)
-        scene.keep(client.farewell())
+CASES = [
+    both(
+        refused("other_durable", lambda ch: ch.queue_declare("work", exclusive=True), queue), "rabbitmq.exclusive-queue"
+    ),
+    both(
+        refused("other_ttl", lambda ch: queue(ch, "ttl", x_message_ttl=1000), lambda ch: queue(ch, "ttl")),
+        "rabbitmq.inequivalent-argument",
+    ),
+    both(
+        refused("missing_dlx", lambda ch: queue(ch, "dlx"), lambda ch: queue(ch, "dlx", x_dead_letter_exchange="dlx")),
+        "rabbitmq.inequivalent-argument",
+    ),
+    both(
+        refused(
+            "other_exchange_type",
+            lambda ch: ch.exchange_declare("events", "topic"),
+            lambda ch: ch.exchange_declare("events", "direct"),
+        ),
+        "rabbitmq.inequivalent-argument",
+    ),
+    both(
+        refused(
+            "other_queue_type", lambda ch: queue(ch, "quorum"), lambda ch: queue(ch, "quorum", x_queue_type="quorum")
+        ),
+        "rabbitmq.other-queue-type",
+    ),
+    both(
+        refused("unknown_exchange_type", lambda ch: ch.exchange_declare("delayed", "x-delayed-message")),
+        "rabbitmq.unknown-exchange-type",
+    ),
+    both(declared("text_ttl", "bad-ttl", x_message_ttl="1000"), "rabbitmq.invalid-argument"),
+    both(declared("negative_ttl", "bad-ttl", x_message_ttl=-1), "rabbitmq.invalid-argument"),
+    both(
+        declared("quorum_priority", "bad-quorum", x_queue_type="quorum", x_max_priority=10),
+        "rabbitmq.not-for-this-queue-type",
+    ),
+    both(
+        refused("quorum_not_durable", lambda ch: ch.queue_declare("bad-quorum", durable=False, arguments=QUORUM)),
+        "rabbitmq.not-for-this-queue-type",
+        "rabbitmq.deprecated-feature",
+    ),
+    both(
+        refused(
+            "quorum_exclusive",
+            lambda ch: ch.queue_declare("bad-quorum", durable=True, exclusive=True, arguments=QUORUM),
+        ),
+        "rabbitmq.not-for-this-queue-type",
+    ),
+    both(
+        refused(
+            "stream_without_prefetch",
+            lambda ch: ch.basic_consume("stream", nothing),
+            lambda ch: queue(ch, "stream", x_queue_type="stream"),
+        ),
+        "rabbitmq.stream-without-prefetch",
+    ),
+    both(declared("reserved_queue", "amq.mine"), "rabbitmq.reserved-name"),
+    both(refused("reserved_exchange", lambda ch: ch.exchange_declare("amq.mine")), "rabbitmq.reserved-name"),
+    both(refused("default_exchange", lambda ch: ch.queue_bind("work", "", "key"), queue), "rabbitmq.default-exchange"),
+    both(published("internal_exchange", "amq.rabbitmq.trace", "key"), "rabbitmq.internal-exchange"),
+    case(deprecated_features, "rabbitmq.deprecated-feature", series=NEWEST),
+    both(no_queue, "rabbitmq.no-queue"),
+    both(published("no_exchange", "nosuch", "key"), "rabbitmq.no-exchange"),
+    both(refused("no_bind_source", lambda ch: ch.queue_bind("work", "nosuch", "key"), queue), "rabbitmq.no-exchange"),
+    both(no_vhost, "rabbitmq.no-vhost"),
+    both(refused("unknown_tag", lambda ch: ch.basic_ack(4711)), "amqp.unknown-delivery-tag"),
+    both(refused("double_ack", acknowledged_twice), "amqp.unknown-delivery-tag"),
+    both(delivery_timeout, "amqp.delivery-timeout", GONE, series=BELOW_4_3),
+    both(delivery_timeout_43, "amqp.delivery-timeout", GONE, series=NEWEST),
+    both(
+        sends("consumer_tag_twice", commands.Queue.Declare(queue="work", durable=True), WORKS, WORKS),
+        "rabbitmq.consumer-tag-reused",
+    ),
+    both(
+        refused(
+            "exclusive_queue",
+            lambda ch: ch.queue_declare("mine", exclusive=True),
+            lambda ch: ch.queue_declare("mine", exclusive=True),
+        ),
+        "rabbitmq.exclusive-queue",
+    ),
+    both(
+        refused(
+            "exclusive_consumer",
+            lambda ch: ch.basic_consume("work", nothing),
+            queue,
+            lambda ch: ch.basic_consume("work", nothing, exclusive=True),
+        ),
+        "rabbitmq.exclusive-consumer",
+    ),
+    both(
+        refused(
+            "delete_used",
+            lambda ch: ch.queue_delete("work", if_unused=True),
+            queue,
+            lambda ch: ch.basic_consume("work", nothing),
+        ),
+        "rabbitmq.delete-refused",
+    ),
+    both(
+        refused(
+            "delete_full",
+            lambda ch: ch.queue_delete("full", if_empty=True),
+            lambda ch: queue(ch, "full"),
+            BlockingChannel.confirm_delivery,
+            lambda ch: ch.basic_publish("", "full", b""),
+        ),
+        "rabbitmq.delete-refused",
+    ),
+    both(
+        refused(
+            "delete_bound_exchange",
+            lambda ch: ch.exchange_delete("bound", if_unused=True),
+            queue,
+            lambda ch: ch.exchange_declare("bound"),
+            lambda ch: ch.queue_bind("work", "bound", "key"),
+        ),
+        "rabbitmq.delete-refused",
+    ),
+    both(
+        refused(
+            "get_from_single_active",
+            lambda ch: ch.basic_get("single"),
+            lambda ch: queue(ch, "single", x_queue_type="quorum", x_single_active_consumer=True),
+            lambda ch: ch.basic_consume("single", nothing),
+        ),
+        "rabbitmq.get-with-single-active-consumer",
+    ),
+    both(large_message, "rabbitmq.message-too-large"),
+    both(refused("confirm_in_transaction", confirms_in_a_transaction), "rabbitmq.confirms-and-transactions"),
+    both(refused("commit_without_transaction", BlockingChannel.tx_commit), "rabbitmq.not-transactional"),
+    both(
+        sends("immediate", commands.Basic.Publish(exchange="", routing_key="work", immediate=True), EMPTY),
+        "rabbitmq.immediate",
+    ),
+    both(sends("prefetch_size", commands.Basic.Qos(prefetch_size=1000)), "rabbitmq.prefetch-size"),
+    both(published("other_user_id", user_id="somebody-else"), "rabbitmq.wrong-user-id"),
+    both(published("text_expiration", expiration="10 minutes"), "rabbitmq.invalid-expiration"),
+    both(
+        published("odd_channel_error", headers={"CC": 5}), "amqp.channel-error"
+    ),  # the broker reads this header itself
+    both(sends("odd_connection_error", commands.Basic.Ack(1), channel=0), "amqp.connection-error"),
+]

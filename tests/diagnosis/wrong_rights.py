@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pika
 
 from tests.brokers.rabbitmq import RabbitMQ
-from tests.diagnosis.provocation import Scene, nothing, on_channel, queue
+from tests.diagnosis.provocation import FOUR, Scene, both, case, nothing, on_channel, queue
 
 # --- Rights -----------------------------------------------------------------------------------------------------------
 
@@ -143,3 +143,22 @@ def _ask(scene: Scene, url: str) -> None:
         scene.keep(str(refused))
     else:
         raise AssertionError("expected the management API to refuse it")
+
+
+CASES = [
+    both(wrong_password, "rabbitmq.login-refused"),
+    both(unknown_user, "rabbitmq.login-refused"),
+    both(closed_vhost, "rabbitmq.vhost-refused"),
+    both(may_not_configure, "rabbitmq.right-missing"),
+    both(may_not_write, "rabbitmq.right-missing"),
+    both(may_not_read, "rabbitmq.right-missing"),
+    both(may_not_write_topic, "rabbitmq.topic-right-missing"),
+    both(user_connections, "rabbitmq.user-connection-limit"),
+    both(user_channels, "rabbitmq.user-channel-limit"),
+    both(vhost_connections, "rabbitmq.vhost-connection-limit"),
+    both(vhost_queues, "rabbitmq.vhost-queue-limit"),
+    both(node_connections, "rabbitmq.node-connection-limit", series=FOUR),
+    both(node_channels, "rabbitmq.node-channel-limit", series=FOUR),
+    case(management_password, "rabbitmq.management-login-refused", "", "rabbitmq.login-refused"),
+    case(management_tag, "rabbitmq.management-tag-missing"),
+]

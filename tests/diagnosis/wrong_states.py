@@ -20,7 +20,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.brokers.process import free_ports
 from tests.diagnosis import wrong_frames, wrong_requests
 from tests.diagnosis.amqp_client import OPENING
-from tests.diagnosis.provocation import Scene, on_channel, queue
+from tests.diagnosis.provocation import BELOW_4_3, FOUR, GONE, NEWEST, OLDEST, Scene, both, case, on_channel, queue
 
 Answer = TypeVar("Answer")
 
@@ -428,3 +428,51 @@ def port_taken(scene: Scene) -> None:
     """A listener on a port that another program has."""
     with socket.create_server(("127.0.0.1", 0)) as other, suppress(Exception):
         scene.node.eval(f'rabbit_networking:start_tcp_listener({{"127.0.0.1", {other.getsockname()[1]}}}, 1)')
+
+
+CASES = [
+    case(memory_alarm, "rabbitmq.memory-alarm", "pika.blocked pika.blocked-timeout", GONE),
+    case(disk_alarm, "rabbitmq.disk-alarm", "pika.blocked pika.blocked-timeout", GONE),
+    case(file_descriptors, "rabbitmq.file-descriptor-alarm", series=BELOW_4_3),
+    both(closed_by_operator, "amqp.connection-forced"),
+    both(closed_by_management, "rabbitmq.closed-via-management"),
+    both(user_deleted, "rabbitmq.user-deleted"),
+    both(vhost_deleted, "rabbitmq.vhost-deleted"),
+    both(vhost_down, "rabbitmq.vhost-down"),
+    case(shutdown, "rabbitmq.node-shutdown", "rabbitmq.node-shutdown"),
+    case(killed, "", "pika.stream-lost", "network.connection-cut rabbitmq.messages-dropped"),
+    case(not_reading, "amqp.peer-not-reading", "", GONE, series=OLDEST),
+    case(not_reading, GONE, series=NEWEST),
+    case(unknown_ca, "tls.client-gave-up", "tls.certificate-not-trusted"),
+    case(wrong_host, "tls.client-gave-up", "tls.wrong-host"),
+    case(expired, "tls.client-gave-up", "tls.certificate-expired"),
+    case(old_tls, "tls.no-common-version", "tls.no-common-version"),
+    case(no_certificate, "tls.client-certificate-missing", "tls.client-certificate-missing", series=NEWEST),
+    case(no_certificate, "tls.client-certificate-missing", series=BELOW_4_3),
+    case(strange_client, "tls.client-certificate-not-trusted", "", "tls.client-certificate-not-trusted"),
+    case(expired_client, "tls.client-certificate-expired", "", "tls.client-certificate-expired"),
+    case(dead_letter_cycle, "rabbitmq.dead-letter-cycle"),
+    case(no_dead_letter_target, "rabbitmq.no-dead-letter-exchange"),
+    case(no_dead_letter_route, "rabbitmq.no-dead-letter-queue"),
+    case(mirrored_policy, "", "rabbitmq.unknown-policy-setting", series=FOUR),
+    case(wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.wrong-cookie"),
+    case(in_json, f"amqp.second-header rabbitmq.no-queue {GONE}", "amqp.second-header rabbitmq.no-queue"),
+    case(node_name_taken, "", "rabbitmq.node-already-runs"),
+    case(distribution_port_taken, "", "rabbitmq.distribution-port-taken"),
+    case(wrong_setting, "", "rabbitmq.unknown-setting"),
+    case(port_taken, "rabbitmq.port-taken"),
+    case(
+        dead_lettering_ended,
+        "rabbitmq.dead-lettering-ended",
+        "rabbitmq.internal-error",
+        "rabbitmq.node-shutdown",
+        series=BELOW_4_3,
+    ),
+    case(
+        dead_lettering_ended,
+        "rabbitmq.dead-lettering-ended rabbitmq.no-majority",
+        "rabbitmq.no-majority",
+        "rabbitmq.node-shutdown",
+        series=NEWEST,
+    ),
+]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Eventually
-from tests.diagnosis.browser import Browser
+from tests.dashboard.browser import Browser
 from tests.examples.conftest import EXAMPLES
 
 PAGE = EXAMPLES / "web_page.html"

@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -55,7 +55,7 @@ _GIVEN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     epilog="""\b
 Examples:
   steadyworker trace --listen 127.0.0.1:5673 --to rabbit.example:5672
-  steadyworker trace --listen 127.0.0.1:61614 --to activemq.example:61613 --seconds 600 --flags-only
+  steadyworker trace --listen 127.0.0.1:61614 --to activemq.example:61613 --flags-only
   steadyworker trace --listen 0.0.0.0:5673 --to 127.0.0.1:5672 --jsonl trace.jsonl --html trace.html
   steadyworker trace --pcap amqp.pcap --port 5672 --html trace.html
   steadyworker trace --pcap rocketmq.pcap --port 10911 --flags-only
@@ -63,7 +63,7 @@ Examples:
       --to rabbit.example:5671 --to-tls --to-ca ca.pem
 \b
 The client connects to --listen; the trace connects to --to for it, and passes all bytes as they are.
-It reads AMQP 0-9-1, STOMP, and the remoting protocol of RocketMQ's name servers and brokers.
+It reads AMQP 0-9-1 and STOMP, and in RocketMQ's remoting protocol the retries that no broker can store.
 Other protocols pass, and only their sizes and times are known.
 A RocketMQ client takes the broker's address from the name server, and so goes past --listen:
 capture its packets (tcpdump -w rocketmq.pcap port 10911), and read them with --pcap.
@@ -94,14 +94,12 @@ Exit codes: 0 nothing was flagged, 1 something was flagged; SIGINT and SIGTERM e
     help="Write one HTML page at the end, to attach to a ticket (extra dashboard).",
 )
 @click.option("--flags-only", is_flag=True, help="Show connections, closes and flags, but no frames.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", help="End after this time.")
 @click.option(
     "--tls-cert", type=_GIVEN_FILE, metavar="FILE", help="Speak TLS with clients: the certificate chain (PEM)."
 )
 @click.option("--tls-key", type=_GIVEN_FILE, metavar="FILE", help="The key of --tls-cert (PEM).")
 @click.option("--to-tls", is_flag=True, help="Speak TLS with the broker, and verify its certificate.")
 @click.option("--to-ca", type=_GIVEN_FILE, metavar="FILE", help="What --to-tls trusts (PEM). [default: the system's]")
-@click.option("--to-name", metavar="NAME", help="The name in the broker's certificate. [default: the host of --to]")
 @click.option("--to-insecure", is_flag=True, help="Do not verify the broker's certificate.")
 @click.pass_context
 def command(
@@ -139,37 +137,32 @@ def command(
     ctx.exit(code)
 
 
-def _relay(
-    new_outputs: Callable[[], Outputs], *, listen: Address, to: Address, seconds: float | None, **tls: Any
-) -> int:
-    """Pass bytes until a signal or the time limit."""
+def _relay(new_outputs: Callable[[], Outputs], *, listen: Address, to: Address, **tls: Any) -> int:
+    """Pass bytes until a signal."""
     clock = SystemClock()
     target = _target(to, **tls)
     with _listener(listen) as listener, new_outputs() as outputs:
         wire = Wire(clock.monotonic(), [outputs])
         bound = (listen[0], listener.getsockname()[1])
-        _check_no_loop(listener, target)
         wire.begin(_instant(clock.wall()), listen=text_of_address(bound), to=text_of_address(to))
         outputs.flush()
         conversations = Conversations(wire, Known.at(to[1]))
         try:
             with _stop_signals() as stopped, Tracing(listener, target, conversations, clock) as tracing:
-                _follow(tracing, stopped, clock, clock.monotonic() + seconds if seconds else None, outputs)
+                _follow(tracing, stopped, clock, outputs)
         finally:  # the page also shows the events before a failure of the relay
             wire.end(clock.monotonic())
             outputs.finish()
     return _code(wire, outputs)
 
 
-def _follow(tracing: Tracing, stopped: Callable[[], bool], clock: Clock, until: float | None, outputs: Outputs) -> None:
+def _follow(tracing: Tracing, stopped: Callable[[], bool], clock: Clock, outputs: Outputs) -> None:
     flushed = clock.monotonic()
-    while not stopped() and tracing.step():
+    while outputs.left and not stopped() and tracing.step():
         now = clock.monotonic()
         if now - flushed >= _FLUSH:
             outputs.flush()
             flushed = now
-        if not outputs.left or (until is not None and now >= until):
-            return
 
 
 def _check_files(*paths: Path | None) -> None:
@@ -177,24 +170,6 @@ def _check_files(*paths: Path | None) -> None:
     known = [path.resolve() for path in paths if path is not None and path != Path(os.devnull)]
     if len(set(known)) < len(known):
         raise click.UsageError("Expected different files with --pcap, --jsonl and --html, got one of them twice.")
-
-
-def _check_no_loop(listener: socket.socket, target: BrokerTarget) -> None:
-    """Refuse a trace that would connect to itself, because one client would cause thousands of connections."""
-    own, bound = listener.getsockname()[:2]
-    for family, (host, port) in target.addresses:
-        if port == bound and (host == own or (own in {"0.0.0.0", "::"} and _is_here(family, host))):  # noqa: S104 - the address is only compared
-            raise ConfigError(
-                f"Expected the broker's address in --to, got {text_of_address((host, port))}, where the trace itself listens: choose another --listen."
-            )
-
-
-def _is_here(family: socket.AddressFamily, host: str) -> bool:
-    """Return whether an address belongs to this machine."""
-    with socket.socket(family, socket.SOCK_STREAM) as probe, suppress(OSError):
-        probe.bind((host, 0))
-        return True
-    return False
 
 
 def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
@@ -264,17 +239,16 @@ def _target(
     tls_key: Path | None,
     to_tls: bool,
     to_ca: Path | None,
-    to_name: str | None,
     to_insecure: bool,
 ) -> BrokerTarget:
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("Expected --tls-cert and --tls-key together, got one of them.")
-    if (to_ca or to_name or to_insecure) and not to_tls:
-        raise click.UsageError("Expected --to-tls beside --to-ca, --to-name or --to-insecure, got none: add it.")
+    if (to_ca or to_insecure) and not to_tls:
+        raise click.UsageError("Expected --to-tls beside --to-ca or --to-insecure, got none: add it.")
     return BrokerTarget(
         _addresses(to),
         towards_broker(to_ca, verify=not to_insecure) if to_tls else None,
-        to_name or to[0],
+        to[0],
         towards_clients(tls_cert, tls_key) if tls_cert and tls_key else None,
     )
 
