@@ -49,6 +49,7 @@ from steadyworker.exports.writing import writing
 from steadyworker.text.redaction import redact
 
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 16 << 20
+_SORTS = "Spark sorts the rows"
 
 Value = str | int | float | bool | Decimal | date | datetime | None
 
@@ -230,7 +231,7 @@ class _SparkRun:
                         self._totals = Totals(self._columns, self._sums, self._by, self._form.texts)
                         self._form.head(self._columns)
                     case ExportProgress() as moved:
-                        self._services.progress(moved.done, moved.total)
+                        self._services.progress(moved.done, moved.total, _SORTS)
                     case ExportFailed(kind=kind, text=text):
                         self._stage.remove()
                         failure = ExportRejected if kind == "rejected" else ExportError
