@@ -67,6 +67,12 @@ def read(session: SparkSession, source: FileSource) -> DataFrame:
         if nanos:
             session.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")
         found = session.read.format(source.format).options(**options).load(path)
+        other = [name for name in nanos if name in found.columns and found.schema[name].dataType.typeName() != "long"]
+        if other:  # a file out of Spark that another program has rewritten
+            raise ExportRejected(
+                f"Expected timestamps in microseconds in {source.path}, as Spark's schema in the file says, got nanoseconds in "
+                f"{', '.join(other)}: write the file in microseconds, or without the metadata of Spark's file."
+            )
         if nanos:
             found = found.withColumns({name: F.expr(_micros(name, kind)) for name, kind in nanos.items()})
     if source.format == "parquet" and VARIABLE in found.schema.simpleString():

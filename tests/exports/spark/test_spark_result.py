@@ -84,6 +84,10 @@ def test_what_no_file_can_hold_is_refused(ask: Ask) -> None:
         ask(NESTED, "out.parquet", "SELECT id, named_struct(concat('$', '{user.name}'), 1) AS x FROM t")
 
 
+SPARKS = (
+    '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}},'
+    '{"name":"at","type":"timestamp","nullable":true,"metadata":{}}]}'
+)
 MOMENTS = [0, 1_711_852_200_123_456_000, -62_135_596_800_000_000, None]
 
 
@@ -102,6 +106,9 @@ def test_nanoseconds_are_read_in_microseconds_or_not_at_all(ask: Ask, tmp_path: 
     finer = pa.table({"id": [1], "at": pa.array([1], pa.timestamp("ns"))})
     with pytest.raises(ExportRejected, match="microseconds in column at, got 1 nanoseconds since 1970: round them"):
         ask(finer, f"finer.{name}")
+    rewritten = finer.replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": SPARKS})
+    with pytest.raises(ExportRejected, match=r"Spark's schema in the file says, got nanoseconds in at: write"):
+        ask(rewritten, f"rewritten.{name}")
     inside = pa.table({"id": [1], "at": pa.array([[1]], pa.list_(pa.timestamp("ns")))})
     with pytest.raises(ExportRejected, match="nanoseconds only outside of lists and structs"):
         ask(inside, f"inside.{name}")
