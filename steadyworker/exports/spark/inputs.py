@@ -35,6 +35,7 @@ from steadyworker.exports.lakes import has_file, refuse_lakes
 _FILES = "org.apache.spark.sql.execution.datasources."
 _PLAIN = f"{_FILES}HadoopFsRelation"
 _ICEBERG = "org.apache.iceberg.spark.source.SparkTable"
+_RESULT = "_steadyworker_result"
 _LENGTH = "spark.sql.maxMetadataStringLength"  # Spark cuts longer lists of paths
 _LOCATION = re.compile(r"Location: (?:InMemoryFileIndex|CatalogFileIndex)\(\d+ paths\)\[(.*?)\], PartitionFilters: \[")
 _NEXT = re.compile(r", (?=[A-Za-z][A-Za-z0-9+.-]*:/)")  # between two paths; a path, too, can have ", "
@@ -109,16 +110,17 @@ def of_plan(result: DataFrame) -> Inputs:
 
 def of_text(result: DataFrame) -> Inputs:
     """Return the inputs of a query at a Spark Connect server, which shows no snapshots."""
-    frame: Any = result
-    conf = result.sparkSession.conf
-    before = conf.get(_LENGTH)
-    conf.set(_LENGTH, str(1 << 20))
+    session = result.sparkSession
+    before = session.conf.get(_LENGTH)
+    session.conf.set(_LENGTH, str(1 << 20))
+    result.createOrReplaceTempView(_RESULT)
     try:
-        # The other modes leave out all paths of a relation except the first. `explain` only prints the text.
-        text = frame._explain_string(mode="simple")  # noqa: SLF001
+        # This form leaves out no path of a relation; the other forms of EXPLAIN show only the first path.
+        plan = session.sql(f"EXPLAIN SELECT * FROM {_RESULT}").first()  # noqa: S608 - a fixed name
     finally:
-        conf.set(_LENGTH, before or "100")
-    found = [_plain(path) for match in _LOCATION.finditer(text) for path in _NEXT.split(match[1])]
+        session.catalog.dropTempView(_RESULT)
+        session.conf.set(_LENGTH, before or "100")
+    found = [_plain(path) for match in _LOCATION.finditer(plan[0] if plan else "") for path in _NEXT.split(match[1])]
     return Inputs([*dict.fromkeys(_few(found))], [])
 
 
