@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import duckdb
 from rich.box import SIMPLE_HEAD
@@ -72,7 +73,7 @@ def once(name: str, source: Path, limit: str) -> list[float]:
 
 def copied(source: Path, limit: str) -> None:
     """COPY with the settings of ours."""
-    config = {"memory_limit": limit, "temp_directory": str(source.parent / "spill")}
+    config: dict[str, Any] = {"memory_limit": limit, "temp_directory": str(source.parent / "spill")}
     with duckdb.connect(config=config) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         query = f"SELECT * FROM '{source}' ORDER BY {', '.join(ORDER)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,14 +24,12 @@ from tests.exports.spark.test_spark_formats import SCHEMA, nasty
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
-def both(
-    warm: SparkService, folder: Path, name: str, query: str, form: Format | None = None, **given: object
-) -> Manifest:
+def both(warm: SparkService, folder: Path, name: str, query: str, form: Format | None = None, **given: Any) -> Manifest:
     """Export by both, compare the files, and return the manifest of Spark's."""
-    by_spark = SparkExport(query, **given).write(LiveServices(warm), folder / f"spark-{name}", format=form)  # type: ignore[arg-type]
+    by_spark = SparkExport(query, **given).write(LiveServices(warm), folder / f"spark-{name}", format=form)
     by_duckdb = DuckDBExport(query, **given).write(
         FakeServices(folder / "ledger"), folder / f"duckdb-{name}", format=form
-    )  # type: ignore[arg-type]
+    )
     assert (folder / f"spark-{name}").read_bytes() == (folder / f"duckdb-{name}").read_bytes()
     assert by_spark.sha256 == by_duckdb.sha256
     return by_spark
