@@ -29,8 +29,8 @@ from tests.exports.kit import FakeServices
 ROWS, ROUNDS, LIMITS = 3_000_000, 3, ("1GB", "500MB")
 REPOSITORY = Path(__file__).parents[2]
 SOURCE = """
-    SELECT i AS id, 'm-' || hash(i) % 997 AS merchant, ['EUR', 'USD', 'GBP', 'JPY'][1 + hash(i * 3) % 4] AS currency,
-        ['paid', 'paid', 'paid', 'refunded'][1 + hash(i * 5) % 4] AS status,
+    SELECT i AS id, 'm-' || hash(i) % 997 AS merchant, ['EUR', 'USD', 'GBP', 'JPY'][1 + (hash(i * 3) % 4)::BIGINT] AS currency,
+        ['paid', 'paid', 'paid', 'refunded'][1 + (hash(i * 5) % 4)::BIGINT] AS status,
         (hash(i * 7) % 10000000 / 100)::DECIMAL(12,2) AS amount, (hash(i * 11) % 100000)::DOUBLE * 0.37 AS fee,
         DATE '2024-01-01' + (hash(i * 13) % 366)::INTEGER AS day,
         make_timestamptz((1700000000000000 + hash(i) % 31536000000000)::BIGINT) AS paid_at, 'said "no, ' || i || '"' AS note

@@ -230,13 +230,13 @@ def test_tables_of_lakes_are_refused(tmp_path: Path, form: str) -> None:
             ExportRejected,
             "Expected local files for table 't', got s3://bucket/t.parquet",
         ),
-        (
-            Jdbc("sqlite:x.db", "payments"),
-            ExportRejected,
-            "Expected a table of PostgreSQL as table 't', got one of SQLite",
-        ),
     ],
 )
 def test_tables_that_are_not_there(tmp_path: Path, table: Any, error: type[ExportError], expected: str) -> None:
     with pytest.raises(error, match=expected):
         lines(tmp_path, table)
+
+
+def test_a_table_of_sqlite_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ExportRejected, match="PostgreSQL.*SQLite.*RowExport"):
+        lines(tmp_path, Jdbc("sqlite:x.db", "payments"))
