@@ -238,5 +238,5 @@ def test_tables_that_are_not_there(tmp_path: Path, table: Any, error: type[Expor
 
 
 def test_a_table_of_sqlite_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ExportRejected, match=r"PostgreSQL.*SQLite.*RowExport"):
+    with pytest.raises(ExportRejected, match=r"SQLite.*RowExport"):
         lines(tmp_path, Jdbc("sqlite:x.db", "payments"))
