@@ -150,17 +150,12 @@ class SortedRows:
     @property
     def schema(self) -> Any:
         """The Arrow schema of the rows; the first use begins the query."""
-        if not self._thread.ident:
-            self._sources = {name: source(name, table) for name, table in self._export.tables.items()}
-            self._params = {
-                name: from_param(to_param(name, value)) for name, value in (self._export.params or {}).items()
-            }
-            self._thread.start()
-            self._schema = self._next()
+        self._begin()
         return self._schema
 
     def __iter__(self) -> Iterator[Any]:
-        while self.schema is not None and (batch := self._next()) is not None:
+        self._begin()
+        while (batch := self._next()) is not None:
             self._rows += batch.num_rows
             yield batch
         self.close()  # before the stage is complete, because a complete stage has only the file
@@ -169,15 +164,24 @@ class SortedRows:
         """End the query, wait until DuckDB has ended, and remove its folder."""
         self._stopped.set()
         while self._thread.is_alive():
-            for cancel in [
-                *self._cancels
-            ]:  # again and again, because DuckDB forgets an interrupt between two statements
+            # Again and again, because DuckDB forgets an interrupt that comes between two statements.
+            for cancel in tuple(self._cancels):
                 with suppress(Exception):  # the thread has just closed the connection
                     cancel()
             with suppress(Empty):
                 self._queue.get(timeout=_POLL)
             self._thread.join(0.001)
         shutil.rmtree(self._spill, ignore_errors=True)
+
+    def _begin(self) -> None:
+        """Start the thread, if it has not started, and wait for the schema."""
+        if self._thread.ident is not None:
+            return
+        params = self._export.params or {}
+        self._params = {name: from_param(to_param(name, value)) for name, value in params.items()}
+        self._sources = {name: source(name, table) for name, table in self._export.tables.items()}
+        self._thread.start()
+        self._schema = self._next()
 
     def _next(self) -> Any:
         """Return what the thread has put into the queue; raise its error."""
