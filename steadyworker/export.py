@@ -96,7 +96,7 @@ class Services(Protocol):
 
 
 class Export(Protocol[ManifestT_co]):
-    """An export into one file: `SparkExport`, `RowExport`, or a user's own class; such a class can have its own type of manifest."""
+    """An export into one file: `RowExport`, `DuckDBExport`, `SparkExport`, or a user's own class; such a class can have its own type of manifest."""
 
     def write(
         self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]

@@ -248,7 +248,7 @@ class Job(Generic[P, C]):
         Export to one file, which appears complete or not at all, and return the Manifest of the committed file.
 
         Args:
-            export: `RowExport`, `SparkExport`, or any object with the same `write` method.
+            export: `RowExport`, `DuckDBExport`, `SparkExport`, or any object with the same `write` method.
             to: A local path; a relative path starts at the working directory.
             format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".

@@ -2,9 +2,10 @@
 Exports: an export makes one whole file and a manifest that describes the file, or nothing.
 
 `job.export(RowExport(...), to)` streams rows in the job's own process.
+`job.export(DuckDBExport(...), to)` runs a query in DuckDB, in the same process.
 `job.export(SparkExport(...), to)` runs a query in Spark.
 The contract between a job and an export is `steadyworker/export.py`.
-Both exports write the file to a *stage*, a private folder next to the target.
+Each export writes the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
 Every export writes its rows by `writing.py`, so equal rows give equal bytes.
@@ -25,6 +26,7 @@ Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lin
 | `writing.py` | rows into a file: bytes in order, totals, ties |
 | `rows.py` | `RowExport` |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
+| `duckdb/` | `DuckDBExport` |
 | `spark/` | `SparkExport` and the Spark host |
 | `cli/` | the verb `verify` |
 
@@ -38,6 +40,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from steadyworker.exports.duckdb.export import DuckDBExport
     from steadyworker.exports.formats import Csv
     from steadyworker.exports.jsonl import JsonLines
     from steadyworker.exports.lakes import check_files
@@ -47,10 +50,21 @@ if TYPE_CHECKING:
     from steadyworker.exports.spark import SparkExport
     from steadyworker.exports.verifying import verify
 
-__all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport", "check_files", "verify"]
+__all__ = [
+    "Csv",
+    "DuckDBExport",
+    "JsonLines",
+    "Manifest",
+    "Parquet",
+    "RowExport",
+    "SparkExport",
+    "check_files",
+    "verify",
+]
 
 _HOMES = {
     "Csv": "formats",
+    "DuckDBExport": "duckdb.export",
     "JsonLines": "jsonl",
     "Manifest": "manifest",
     "Parquet": "parquet",
