@@ -19,7 +19,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `installed.py` | worker process | the entry point: Spark's options, and the start of the service |
 | `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
-| `settings.py`, `java.py`, `drivers.py`, `archive.py` | worker process | Spark's settings, suitable Java and JDBC drivers, the class-data archive |
+| `settings.py`, `java.py`, `drivers.py` | worker process | Spark's settings, suitable Java and JDBC drivers |
 | `address.py` | worker process, host | a Spark Connect server's address, and its form without secrets |
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
 | `backend.py` | host | the interface between `host.py` and its engine (`engine.py` or `connect.py`) |
@@ -49,7 +49,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steadyworker.exports.spark.archive import build_archive
     from steadyworker.exports.spark.build import Build
     from steadyworker.exports.spark.export import SparkExport
     from steadyworker.exports.spark.jdbc import Jdbc
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from steadyworker.exports.spark.settings import SparkSettings
     from steadyworker.exports.spark.tables import Files
 
-__all__ = ["Build", "Files", "Jdbc", "SparkExport", "SparkService", "SparkSettings", "build_archive"]
+__all__ = ["Build", "Files", "Jdbc", "SparkExport", "SparkService", "SparkSettings"]
 
 _HOMES = {
     "Build": "build",
@@ -66,7 +65,6 @@ _HOMES = {
     "SparkExport": "export",
     "SparkService": "service",
     "SparkSettings": "settings",
-    "build_archive": "archive",
 }
 
 

@@ -160,9 +160,10 @@ class ConnectEngine:
         """Return whether the server responds; while the server hangs, this call waits."""
         return self._server.answers()
 
-    def outlive(self) -> None:
+    def outlive(self) -> NoReturn:
         """Never return, because `alive` and the jobs detect that the server is gone."""
-        threading.Event().wait()
+        while True:
+            threading.Event().wait()
 
     def abandon(self) -> None:
         """End the jobs at the server, within 1.5 s."""

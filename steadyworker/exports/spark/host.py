@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -47,6 +48,11 @@ from steadyworker.text.redaction import redact
 _PR_SET_PDEATHSIG = 1
 _NICE = 5  # lower priority than the worker process, whose heartbeats must not wait for an export
 # This program tries for 2 s to get the host's lock, because the JVM can still write for a moment.
+_SPEAK = 1.0  # seconds in which `_outlive` reports the end of a JVM that no longer responds
+_ENDS = {
+    3: "ran out of memory: raise spark.driver.memory in spark_conf",  # from -XX:+ExitOnOutOfMemoryError
+    -signal.SIGKILL: "was killed by SIGKILL, as the system does when memory is short: compare spark.driver.memory with the machine",
+}
 _BURY = """
 import fcntl, os, shutil, sys, time
 fcntl.flock(os.open(sys.argv[1] + "/lock", os.O_RDWR), fcntl.LOCK_EX)
@@ -135,7 +141,7 @@ def main() -> None:
     pings: queue.SimpleQueue[int] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_answer, args=(engine, wire, pings), name="ping", daemon=True).start()
-    threading.Thread(target=_outlive, args=(engine, stopping), name="outlive", daemon=True).start()
+    threading.Thread(target=_outlive, args=(engine, wire, stopping), name="outlive", daemon=True).start()
     wire.send(HostReady(os.getpid(), dict(engine.versions)))
     for line in wire.commands:
         match decode_command(line):
@@ -154,13 +160,17 @@ def main() -> None:
 
 def _engine(wire: HostWire, kind: list[str]) -> Backend:
     """Return the engine for the arguments of this process."""
-    if kind != ["connect"]:
-        return Engine(wire.send, die)
+
+    def gone() -> NoReturn:
+        time.sleep(_SPEAK)
+        die()
 
     def lost(why: str) -> NoReturn:
         wire.send(Fatal(why))
         die()
 
+    if kind != ["connect"]:
+        return Engine(wire.send, gone)
     command = decode_command(wire.commands.readline())
     assert isinstance(command, Connect), "the parent sends it first"
     return ConnectEngine(wire.send, lost, command)
@@ -174,8 +184,10 @@ def _answer(engine: Backend, wire: HostWire, pings: queue.SimpleQueue[int]) -> N
             wire.send(HostPong(number))
 
 
-def _outlive(engine: Backend, stopping: threading.Event) -> None:
-    """Kill this process when the engine's JVM has died."""
-    engine.outlive()
+def _outlive(engine: Backend, wire: HostWire, stopping: threading.Event) -> None:
+    """Report how the engine's JVM has died, and kill this process."""
+    code = engine.outlive()
     if not stopping.is_set():
+        end = f"was killed by signal {-code}" if code < 0 else f"ended by itself with exit code {code}"
+        wire.send(Fatal(f"Spark's JVM {_ENDS.get(code, end)}"))
         die()

@@ -145,7 +145,7 @@ def test_a_server_that_hangs_is_found_by_its_silence_and_the_job_begun_again_whe
     connected: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path
 ) -> None:
     """The job that it still has is ended before the second submission begins: one session, one operation at a time."""
-    service = connected(ping_every=0.5, hung_after=8)
+    service = connected(hung_after=8)
     woken: list[threading.Thread] = []
     first = 0
 

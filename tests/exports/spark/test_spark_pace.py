@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from steadyworker.exports.spark.hosts import Patience
 from steadyworker.exports.spark.pace import Pace, Ratio, Stillness, note
 
 CORES = 2
@@ -161,16 +160,3 @@ def test_a_job_whose_host_computes_is_stuck_five_times_later() -> None:
     still.saw(361, "another")
     still.computes(400)
     assert still.seconds(401) == 1.0
-
-
-def test_a_step_of_a_host_may_last_as_long_as_its_processes_compute_or_change() -> None:
-    """A program that the start only needs at its beginning takes its processor time with it when it ends."""
-    limit = Patience.of(10.0, 0.0, 0.0)
-    assert not limit.over(9.0, lambda: 0.0)
-    assert not limit.over(10.0, lambda: 3.0), "it computes"
-    assert not limit.over(20.0, lambda: 1.0), "a process of it has ended"
-    assert not limit.over(29.0, lambda: 1.0), "before the next look"
-    assert limit.over(30.0, lambda: 1.1), "a tenth of a second in ten"
-    busy = Patience.of(10.0, 0.0, 0.0)
-    used = iter((10.0, 20.0, 30.0, 40.0, 50.0))
-    assert [busy.over(now, lambda: next(used)) for now in (10.0, 20.0, 30.0, 40.0, 50.0)] == [False] * 4 + [True]
