@@ -25,7 +25,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `backend.py` | host | the interface between `host.py` and its engine (`engine.py` or `connect.py`) |
 | `engine.py`, `tasks.py` | host | Spark's session; starts jobs, watches their tasks, ends them |
 | `pace.py`, `live.py`, `planning.py` | host | speed, remaining time and standstill of a job; progress inside tasks, and before them |
-| `connect.py`, `server.py`, `kills.py` | host | jobs on a Spark Connect server, each in its own session; the meaning of the server's errors |
+| `connect.py`, `server.py` | host | jobs on a Spark Connect server, each in its own session; the meaning of the server's errors |
 | `remote.py` | host | the state of a job on a Spark Connect server |
 | `sharing.py` | host | the check that the executors share the folder of the parts |
 | `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, the writer |

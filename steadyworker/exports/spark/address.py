@@ -83,6 +83,18 @@ class ConnectAddress:
         return True
 
 
+def of_session(url: str, session: str) -> str:
+    """
+    Return the address with the name of a session.
+
+    The address also gets a user, unless it has one, because each host must be able to end the sessions of other hosts.
+    """
+    base, _, given = url.partition(";")
+    options = [option for option in given.split(";") if option]
+    user = [] if any(option.startswith("user_id=") for option in options) else ["user_id=steadyworker"]
+    return f"{base.removesuffix('/')}/;{';'.join([*options, *user, f'session_id={session}'])}"
+
+
 def _installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None

@@ -1,4 +1,4 @@
-"""The second lane: what must hold on every version of Spark, on the newest, and on 4.1 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
+"""What must hold on every version of Spark: on the newest, and on 4.1 and 4.0 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from tests.exports.spark.sparkkit import LiveServices
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 OLDER = pytest.param("older", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark older")])
-LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER]
-BUILDING = [pytest.param("sources", marks=pytest.mark.xdist_group("spark sources")), OLDER]
+OLDEST = pytest.param("oldest", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark oldest")])
+LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER, OLDEST]
+BUILDING = [pytest.param("sources", marks=pytest.mark.xdist_group("spark sources")), OLDER, OLDEST]
 """The services whose hosts find the users' modules."""
 
 AMOUNTS = [Decimal(f"{number}9999999999999999999.{'9' * 18}") for number in (9, 9, 9, 9, 9, 9, 9, 8)]
