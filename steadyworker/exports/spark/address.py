@@ -12,7 +12,7 @@ from steadyworker.errors import ConfigError
 
 SCHEME = "sc://"
 _PORT = 15002
-_NEEDED = ("pyspark", "pyarrow", "pandas", "grpc", "grpc_status", "google.rpc", "zstandard")
+_NEEDED = ("pyspark", "pyarrow", "pandas", "grpc", "grpc_status", "google.rpc")
 _OURS = {"session_id": "each export has a session of its own"}
 
 
