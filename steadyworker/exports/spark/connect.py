@@ -15,7 +15,8 @@ The engine for Spark Connect: the user runs the server, and each job has its own
 The run names its session (`ExportPlan.session`), and stores that name in the ledger before the first call to Spark.
 So the next host or run can end the operations of a lost host or an earlier run before it begins the job.
 The engine interrupts a cancelled job again and again until the job's call has returned, and then releases the session.
-The server can still begin a Spark job that it was planning at this moment, and only that job's end ends it.
+An interrupt ends only the Spark jobs that run, and a job that the server is planning still begins, and runs to its end.
+So the engine waits with its first interrupt until the server reports a running task, but at most 10 s.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from steadyworker.exports.spark.server import Server, is_answer, words
 from steadyworker.exports.spark.sharing import probe
 
 _POLL, _PAUSE = 1.0, 0.2  # seconds between two reads of a job's progress, and between two interrupts
+_GRACE = 10.0  # seconds that a cancelled job gets until one of its tasks runs
 _BYE = 1.5  # seconds to end all jobs when the worker process is gone
 _FORGOTTEN = (
     "INVALID_HANDLE.SESSION_NOT_FOUND",
@@ -135,6 +137,7 @@ class ConnectEngine:
         with self._changes:
             jobs = list(self._jobs.values())
         for job in jobs:
+            job.hurried.set()
             job.cancelled.set()
         for job in jobs:
             job.ended.wait(max(0.0, deadline - self._clock.monotonic()))
@@ -151,11 +154,13 @@ class _ConnectJob:
     def __init__(
         self, run: RunExport, server: Server, conf: Mapping[str, str], emit: Callable[[JobEvent | Stuck], None]
     ) -> None:
+        self._clock = SystemClock()
         self.id, self._run, self._server, self._conf, self._emit = run.job, run, server, conf, emit
         self._name = run.plan.session or str(uuid.uuid4())
         self._tasks = RemoteTasks(run)
+        self._running = 0
         self._written = threading.Event()
-        self.cancelled, self.ended = threading.Event(), threading.Event()
+        self.cancelled, self.hurried, self.ended = threading.Event(), threading.Event(), threading.Event()
 
     def write(self) -> ExportDone:
         """
@@ -203,7 +208,8 @@ class _ConnectJob:
         return "ALREADY_EXISTS" in text and self._run.plan.parts in text
 
     def _record(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
-        self._tasks.record(stages or (), 0 if done else inflight_tasks)  # the last message has an old count
+        self._running = 0 if done else inflight_tasks  # the last message has an old count
+        self._tasks.record(stages or (), self._running)
 
     def _watch(self, session: SparkSession) -> None:
         """
@@ -211,16 +217,18 @@ class _ConnectJob:
 
         Repeat a cancel until then, because an interrupt reaches only the operations that the server has at that moment.
         """
-        reported, waited = False, 0.0
+        reported, polled, asked = False, 0.0, None
         while not self._written.wait(_PAUSE):
+            now = self._clock.monotonic()
             if self.cancelled.is_set():
-                with suppress(Exception):  # the server or session is gone: `write` gets an error too
-                    session.interruptAll()
+                asked = now if asked is None else asked
+                if self._running or self.hurried.is_set() or now >= asked + _GRACE:
+                    with suppress(Exception):  # the server or session is gone: `write` gets an error too
+                        session.interruptAll()
                 continue
-            waited += _PAUSE
-            if waited < _POLL:
+            if now < polled + _POLL:
                 continue
-            waited = 0.0
+            polled = now
             if self._tasks.poll():
                 self._emit(ExportProgress(self.id, self._tasks.done, self._tasks.total, None))
             elif not reported and (why := self._tasks.stuck()):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,7 +20,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from tests.exports.spark.sparkkit import LiveServices
+from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, java_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -51,6 +53,26 @@ def test_a_sum_of_more_than_38_digits_is_exact(lane: SparkService, tmp_path: Pat
     total = made.totals[0]
     assert (made.rows, total.rows, total.by) == (8, 8, {})
     assert total.sums == {"d": "789999999999999999999.999999999999999992", "id": "28"}
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+def test_the_end_of_a_jvm_is_noticed_and_named(
+    lane: SparkService, payments: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the process that PySpark started, whose name is private; the file is the same."""
+    export = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER)
+    undisturbed = export.write(LiveServices(lane), tmp_path / "a.csv")
+    killed: list[int] = []
+
+    def kill(event: Mapping[str, Any]) -> None:
+        if event["type"] == "started" and not killed:
+            killed.append(java_of(lane._hosts[0].process.pid))
+            os.kill(killed[0], signal.SIGKILL)
+
+    services = LiveServices(lane, uid="uid-2", on_event=kill)
+    assert export.write(services, tmp_path / "b.csv").sha256 == undisturbed.sha256
+    assert services.events[-1]["submissions"] == 2
+    assert "Spark's JVM was killed by SIGKILL" in caplog.text
 
 
 @dataclass
