@@ -221,8 +221,9 @@ class _ConnectJob:
         while not self._written.wait(_PAUSE):
             now = self._clock.monotonic()
             if self.cancelled.is_set():
-                asked = now if asked is None else asked
-                if self._running or self.hurried.is_set() or now >= asked + _GRACE:
+                if asked is None:
+                    asked, self._running = now, 0  # an earlier report can be of a stage that has ended
+                elif self._running or self.hurried.is_set() or now >= asked + _GRACE:
                     with suppress(Exception):  # the server or session is gone: `write` gets an error too
                         session.interruptAll()
                 continue
