@@ -158,7 +158,7 @@ class _ConnectJob:
         self.id, self._run, self._server, self._conf, self._emit = run.job, run, server, conf, emit
         self._name = run.plan.session or str(uuid.uuid4())
         self._tasks = RemoteTasks(run)
-        self._running = 0
+        self._running, self._polled = 0, float("inf")
         self._written = threading.Event()
         self.cancelled, self.hurried, self.ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -193,6 +193,7 @@ class _ConnectJob:
         watcher.start()
         try:
             probe(settle_in(session), self._run.plan.parts)
+            self._polled = self._clock.monotonic()
             session.registerProgressHandler(self._record)  # type: ignore[arg-type] # a plain function will do
             where = {"server": str(self._server), "session": self._name, "tag": tag}
             return write(session, self._run, self._emit, estimate, of_text, where)
@@ -217,7 +218,7 @@ class _ConnectJob:
 
         Repeat a cancel until then, because an interrupt reaches only the operations that the server has at that moment.
         """
-        reported, polled, asked = False, 0.0, None
+        reported, asked = False, None
         while not self._written.wait(_PAUSE):
             now = self._clock.monotonic()
             if self.cancelled.is_set():
@@ -227,9 +228,9 @@ class _ConnectJob:
                     with suppress(Exception):  # the server or session is gone: `write` gets an error too
                         session.interruptAll()
                 continue
-            if now < polled + _POLL:
+            if now < self._polled + _POLL:
                 continue
-            polled = now
+            self._polled = now
             if self._tasks.poll():
                 self._emit(ExportProgress(self.id, self._tasks.done, self._tasks.total, None))
             elif not reported and (why := self._tasks.stuck()):
