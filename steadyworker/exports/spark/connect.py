@@ -42,7 +42,7 @@ from steadyworker.exports.spark.protocol import (
     Stuck,
 )
 from steadyworker.exports.spark.query import failed, settle_in, write
-from steadyworker.exports.spark.remote import RemoteTasks, estimate
+from steadyworker.exports.spark.remote import RemoteTasks
 from steadyworker.exports.spark.server import Server, is_answer, words
 from steadyworker.exports.spark.sharing import probe
 
@@ -196,7 +196,7 @@ class _ConnectJob:
             self._polled = self._clock.monotonic()
             session.registerProgressHandler(self._record)  # type: ignore[arg-type] # a plain function will do
             where = {"server": str(self._server), "session": self._name, "tag": tag}
-            return write(session, self._run, self._emit, estimate, of_text, where)
+            return write(session, self._run, self._emit, of_text, where)
         finally:
             self._written.set()
             watcher.join()
@@ -232,7 +232,7 @@ class _ConnectJob:
                 continue
             self._polled = now
             if self._tasks.poll():
-                self._emit(ExportProgress(self.id, self._tasks.done, self._tasks.total, None))
+                self._emit(ExportProgress(self.id, self._tasks.done, self._tasks.total))
             elif not reported and (why := self._tasks.stuck()):
                 reported = True
                 self._emit(Stuck(self.id, why))

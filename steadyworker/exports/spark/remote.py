@@ -1,32 +1,26 @@
 """
-The progress of a job at a Spark Connect server: the ends of tasks, and bytes in the folder of the parts.
+The state of a job at a Spark Connect server, from the server's progress messages and from the folder of its parts.
 
-The server reports its tasks every two seconds, if a task began or ended, and nothing from inside a task.
-So the limit of time without progress is longer here than with Spark's own counters (`tasks.py`).
-Each time that the job is begun again, its limit becomes four times longer, so that a slow job is not ended again and again.
+The server sends a message every two seconds, if a task began or ended.
+The server reports nothing from inside a task, so the limit of time without progress is longer here than in the host's own JVM (`tasks.py`).
+Each time that a job was stuck, its limit becomes four times longer, so that a slow job is not ended again and again.
 The time before the server begins a task of the job does not count, because the server can have other jobs.
-For a job that was begun before, this time counts, because the job's own old tasks can still hold the cores.
+For a job that was stuck before, this time counts, because the job's own old tasks can still hold the cores.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
-
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.exports.spark.pace import Stillness
+from steadyworker.exports.spark.pace import Movement
 from steadyworker.exports.spark.protocol import RunExport
-from steadyworker.exports.spark.query import FEW, Estimate
 from steadyworker.exports.spark.tasks import size_of
 
 _UNSEEN = 10.0  # factor of the limit without progress, because the server reports nothing from inside a task
-_AGAIN = 4.0  # factor of the limit for each earlier beginning of the job
-_SIZE = re.compile(r"sizeInBytes=([\d.]+(?:E[+-]?\d+)?) ([KMGTPE]i)?B")
-_UNITS = {prefix: 1 << 10 * power for power, prefix in enumerate((None, "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+_AGAIN = 4.0  # factor of the limit for each time that the job was stuck
 
 
 class RemoteTasks:
@@ -43,7 +37,8 @@ class RemoteTasks:
 
     def __init__(self, run: RunExport, clock: Clock | None = None) -> None:
         self._parts, self._clock = Path(run.plan.parts), clock or SystemClock()
-        self._still = Stillness(self._clock.monotonic(), run.stuck_after * _UNSEEN * _AGAIN**run.stuck_before)
+        limit = run.stuck_after * _UNSEEN * _AGAIN**run.stuck_before
+        self._movement = Movement(self._clock.monotonic(), limit)
         self._waits = not run.stuck_before
         self._stages: Mapping[int, tuple[int, int]] = {}
         self._ends: tuple[tuple[int, int], ...] = ()
@@ -67,26 +62,17 @@ class RemoteTasks:
         self.done = sum(done for done, _ in stages.values())
         self.total = sum(of for _, of in stages.values())
         # Each end of a task is progress, also in a repeated stage, whose count in `done` is complete already.
-        moved = self._still.saw(now, (self._ends, running, size_of(self._parts)))
+        moved = self._movement.saw(now, (self._ends, running, size_of(self._parts)))
         if not running and self._waits:
-            self._still.rest(now)
+            self._movement.rest(now)
         return moved
 
     def stuck(self) -> str:
         """Return a message if the job has been without progress for too long, otherwise an empty text."""
-        seconds = self._still.seconds(self._clock.monotonic())
-        limit = self._still.limit(self._still.longest)
-        if seconds < limit:
+        if (still := self._movement.still(self._clock.monotonic())) is None:
             return ""
         return (
-            f"nothing has moved for {seconds:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
-            f"complete and {self._running} in flight; the limit is {limit:.0f} s: {_UNSEEN:.0f} times spark_stuck_after, "
+            f"nothing has moved for {still[0]:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
+            f"complete and {self._running} in flight; the limit is {still[1]:.0f} s: {_UNSEEN:.0f} times spark_stuck_after, "
             "or five times the longest pause of this export so far, because a Spark Connect server reports nothing from inside a task"
         )
-
-
-def estimate(result: DataFrame) -> Estimate:
-    """Return Spark's estimate of a result's size in bytes, as in EXPLAIN COST."""
-    frame: Any = result
-    match = _SIZE.search(frame._explain_string(mode="cost"))  # noqa: SLF001 - `explain` only prints it
-    return Estimate(int(float(match[1]) * _UNITS[match[2]]) if match else FEW)

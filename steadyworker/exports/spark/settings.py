@@ -117,10 +117,10 @@ class SparkSettings:
             For a reply, it gets at most five times as long.
             This is also the time in which a cancelled job must end; then the service kills its host, unless other jobs use it.
             In this case, the host takes no more jobs, and is killed after its last job.
-        stuck_after: Seconds without a task, a row, a byte or planning after which a job is stuck, and is begun again.
-            The limit is five times the job's slowest task if that is longer, and five times as long while tasks compute.
+        stuck_after: Seconds without a task or a byte after which a job is stuck, and is begun again.
+            The limit is five times the job's longest pause so far if that is longer, and ten times as long while the host computes.
             Set a larger value for a source that is slow to send its first row.
-            With a Spark Connect server the limit is ten times longer, and four times longer after each stuck try.
+            In a cluster the limit is ten times longer; with a Spark Connect server, it is also four times longer after each earlier beginning.
 
     Raises:
         ConfigError: `conf` has a setting that users may not set, or a value that is not text.

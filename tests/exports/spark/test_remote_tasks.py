@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from steadyworker.clock import SystemClock
-from steadyworker.exports.spark.protocol import ExportPlan, Lines, RunExport
+from steadyworker.exports.spark.protocol import ExportPlan, RunExport
 from steadyworker.exports.spark.remote import RemoteTasks
 from steadyworker.exports.spark.tasks import size_of
 
@@ -29,7 +29,7 @@ class Server:
 
     def __init__(self, parts: Path, *, stuck_before: int = 0) -> None:
         self.parts, self.clock = parts, Hand()
-        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
+        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), parts=str(parts))
         self.tasks = RemoteTasks(RunExport("job", plan, 1.0, stuck_before), self.clock)
 
     def report(self, running: int, **stages: tuple[int, int]) -> None:

@@ -29,7 +29,6 @@ from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected he
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
 )
 from tests.exports.spark.test_spark_older import (
-    a_missing_part_is_noticed,
     exported,  # noqa: F401 - a fixture
     lake_is_refused,
     never_succeeds,
@@ -83,21 +82,16 @@ def test_a_lake_is_refused_and_so_is_what_can_never_succeed(
     never_succeeds(warm, exported, tmp_path)
 
 
-@pytest.mark.slow
-def test_a_part_that_is_missing_in_the_listing_is_noticed_here_too(warm: SparkService, tmp_path: Path) -> None:
-    a_missing_part_is_noticed(warm, tmp_path)
-
-
 def test_an_executor_that_is_killed_costs_nothing_but_time(
     on_cluster: SparkService, standalone: Standalone, payments: Path, tmp_path: Path
 ) -> None:
-    """Spark runs its tasks again; nobody here begins anything a second time, and no part is joined twice."""
+    """Spark runs its tasks again; nobody here begins anything a second time, and no row is there twice."""
     export = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER)
     undisturbed = export.write(LiveServices(on_cluster), tmp_path / "a.csv", totals={"amount": "sum"})
     killed: list[int] = []
 
     def kill(event: Mapping[str, Any]) -> None:
-        if event["type"] == "part" and not killed:
+        if event["type"] == "progress" and "started" in services.kinds() and event["done"] and not killed:
             killed.extend(standalone.executors())
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)

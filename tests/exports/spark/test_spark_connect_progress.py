@@ -1,4 +1,4 @@
-"""What is known of an export at a Spark Connect server while it runs: parts, what is left, and that it stands still."""
+"""What is known of an export at a Spark Connect server while it runs: that it moves, or that it stands still."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def at(kind: str, do: Callable[[], None], times: int = 1) -> Callable[[Mapping[s
 def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_same(
     shaky: SparkService, payments: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL of the host while its parts are being joined; a JVM's is in `test_spark_older.py`."""
+    """SIGKILL of the host before its first part; a JVM's is in `test_spark_older.py`."""
     service = shaky
     undisturbed = export(LiveServices(service), payments, tmp_path / "a.csv")
     hosts = [host_of(service)]
@@ -103,7 +103,7 @@ def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_sa
     def kill_host() -> None:
         os.kill(host_of(service), signal.SIGKILL)
 
-    services = LiveServices(service, uid="uid-2", on_event=at("part", kill_host))
+    services = LiveServices(service, uid="uid-2", on_event=at("started", kill_host))
     disturbed = export(services, payments, tmp_path / "b.csv")
     assert services.kinds().count("started") == 2
     assert services.events[-1]["submissions"] == 2
