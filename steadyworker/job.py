@@ -250,7 +250,7 @@ class Job(Generic[P, C]):
         Args:
             export: `RowExport`, `SparkExport`, or any object with the same `write` method.
             to: A local path; a relative path starts at the working directory.
-            format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
+            format: `Csv()`, `JsonLines()`, `Parquet()` or `Xlsx()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
             if_exists: `replace-own` replaces the file of an earlier job with the same queue and key, if the file still has the size in its manifest.

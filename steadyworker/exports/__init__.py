@@ -7,7 +7,7 @@ The contract between a job and an export is `steadyworker/export.py`.
 Both exports write the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
-Arrow's kernels make the bytes: `TextWriter.write` in `render.py` makes the lines of CSV and JSON Lines, and `RowGroups` in `parquet.py` the row groups.
+Arrow's kernels make the bytes: `TextWriter.write` in `render.py` makes the lines of CSV and JSON Lines, `SheetWriter` in `xlsx.py` the sheets, and `RowGroups` in `parquet.py` the row groups.
 
 | file | content |
 |---|---|
@@ -17,7 +17,7 @@ Arrow's kernels make the bytes: `TextWriter.write` in `render.py` makes the line
 | `manifest.py` | the description of a file |
 | `sources.py` | the rows of a user's source as Arrow batches |
 | `render.py`, `patterns.py` | Arrow columns to text, and lines to bytes |
-| `formats.py`, `jsonl.py`, `parquet.py`, `packed.py` | the formats, and their cells |
+| `formats.py`, `jsonl.py`, `parquet.py`, `xlsx.py`, `packed.py` | the formats, and their cells |
 | `values.py` | single values to text |
 | `totals.py`, `hashed.py` | counts, sums and hashes, computed while the file is written |
 | `lakes.py` | tables of Delta, Iceberg and Hudi, which are refused as files |
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from steadyworker.exports.rows import RowExport
     from steadyworker.exports.spark import SparkExport
     from steadyworker.exports.verifying import verify
+    from steadyworker.exports.xlsx import Xlsx
 
-__all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport", "check_files", "verify"]
+__all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport", "Xlsx", "check_files", "verify"]
 
 _HOMES = {
     "Csv": "formats",
@@ -54,6 +55,7 @@ _HOMES = {
     "Parquet": "parquet",
     "RowExport": "rows",
     "SparkExport": "spark",
+    "Xlsx": "xlsx",
     "check_files": "lakes",
     "verify": "verifying",
 }

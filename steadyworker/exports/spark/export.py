@@ -26,7 +26,7 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.export import Services
 from steadyworker.exports.commit import publish
-from steadyworker.exports.formats import Csv, Format, format_of
+from steadyworker.exports.formats import Csv, Format, Xlsx, format_of
 from steadyworker.exports.manifest import Manifest, plain, timestamp, valid_unicode, versions
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.groups import Groups
@@ -116,6 +116,10 @@ class SparkExport:
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
         chosen = format_of(ExportTarget.of(to), format)
+        if isinstance(chosen, Xlsx):
+            raise ExportRejected(
+                "Expected CSV, JSON Lines or Parquet as the format of a SparkExport, got XLSX: export with RowExport."
+            )
         return publish(
             services,
             to,

@@ -19,7 +19,7 @@ from typing import Protocol, Self
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.formats import Csv, Format
 from steadyworker.exports.hashed import HashedFile
-from steadyworker.exports.packed import Gzip
+from steadyworker.exports.packed import Packer
 from steadyworker.exports.render import Out
 
 _PIECE = 1 << 20
@@ -163,8 +163,8 @@ class TextBody:
     """Parts that are joined byte by byte."""
 
     def __init__(self, out: Out, head: bytes, moved: Callable[[], None], form: Format) -> None:
-        self._gzip = Gzip(out) if form.compression else None
-        self._out = self._gzip or out
+        self._packer = Packer(out, form.compression) if form.compression else None
+        self._out = self._packer or out
         self._out.write(head)
         self._moved = moved
         self._lines = LineCount(quoted=form.name == "csv")
@@ -191,13 +191,13 @@ class TextBody:
 
     def finish(self) -> None:
         """Write the rest of the compressed bytes."""
-        if self._gzip:
-            self._gzip.finish()
+        if self._packer:
+            self._packer.finish()
 
     def close(self) -> None:
         """Release the compressor."""
-        if self._gzip:
-            self._gzip.close()
+        if self._packer:
+            self._packer.close()
 
 
 class LineCount:
