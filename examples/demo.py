@@ -87,7 +87,7 @@ def main(broker: str = EMBEDDED) -> int:
         worker.start("--concurrency", "2")
         killed = False
         if not no_java:
-            worker.until(lambda: "biggest" in worker.writing or worker.settled(["biggest"]), began + WITHIN)
+            worker.until(lambda: "biggest" in worker.sorting or worker.settled(["biggest"]), began + WITHIN)
             if killed := not worker.settled(["biggest"]):
                 os.killpg(worker.spark_hosts[-1], signal.SIGKILL)
                 screen.say("Spark's JVM got SIGKILL, in the middle of the export of `biggest`", "bold red")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from demo_screen import Screen
 from steadyworker.ledger.base import Ledger, Row, State
 
 _LOOK_EVERY = 0.005
-_SPARK_WRITES = re.compile(r"[1-9][\d,]* rows written")
+_SPARK_SORTS = "Spark sorts the rows"
 
 
 class Watched:
@@ -39,7 +38,7 @@ class Watched:
         runs: Per job, the number of started runs.
         first_rows: Per job, the first row of each reading of its source.
         positions: Per job, the positions that a streamed export has saved in the ledger.
-        writing: The jobs whose rows Spark has started to write.
+        sorting: The jobs whose rows Spark has started to sort.
         spark_hosts: The process group of each Spark host and its JVM.
     """
 
@@ -53,7 +52,7 @@ class Watched:
         self.runs: Counter[str] = Counter()
         self.first_rows: dict[str, list[int]] = {}
         self.positions: dict[str, list[int]] = {}
-        self.writing: set[str] = set()
+        self.sorting: set[str] = set()
         self.spark_hosts: list[int] = []
         self.pid = 0
 
@@ -127,8 +126,8 @@ class Watched:
                 self._screen.say(f"{key}: has saved its position, row {position:,}", "dim")
             if beat is not None and beat.done is not None and row.state is State.RUNNING:
                 self._screen.progress(key, beat.done, beat.total)
-                if _SPARK_WRITES.match(beat.note):
-                    self.writing.add(key)
+                if beat.done and beat.note == _SPARK_SORTS:
+                    self.sorting.add(key)
 
     def _hear(self) -> None:
         while True:

@@ -7,7 +7,8 @@ The contract between a job and an export is `steadyworker/export.py`.
 Both exports write the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
-Arrow's kernels make the bytes: `TextWriter.write` in `render.py` makes the lines of CSV and JSON Lines, `SheetWriter` in `xlsx.py` the sheets, and `RowGroups` in `parquet.py` the row groups.
+Every export writes its rows by `writing.py`, so equal rows give equal bytes.
+Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, `SheetWriter` in `xlsx.py` the sheets, and `RowGroups` in `parquet.py` the row groups.
 
 | file | content |
 |---|---|
@@ -21,6 +22,7 @@ Arrow's kernels make the bytes: `TextWriter.write` in `render.py` makes the line
 | `values.py` | single values to text |
 | `totals.py`, `hashed.py` | counts, sums and hashes, computed while the file is written |
 | `lakes.py` | tables of Delta, Iceberg and Hudi, which are refused as files |
+| `writing.py` | rows into a file: bytes in order, totals, ties |
 | `rows.py` | `RowExport` |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
 | `spark/` | `SparkExport` and the Spark host |

@@ -10,8 +10,6 @@ Readers that respect quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) distingu
 Other readers read "" for both.
 If the null text is empty, NULL is `""` in a file of one column, because most readers skip a blank line.
 
-`SparkExport` makes the same bytes: the SQL expressions in `spark/lines.py` compute them.
-
 A file with a name that ends in `.gz` or `.zst` has the same bytes, compressed by `packed.py`.
 
 A new format needs these things:
@@ -20,8 +18,6 @@ A new format needs these things:
 - its name and suffix in `format_of` and `_by_suffix` of this file
 - a reader in `READERS` of `readers.py`, and its row in the docstring of `verifying.py`
 - its name in the three lists of `exports/__init__.py`, and in the docstring of `Job.export` (`steadyworker/job.py`)
-
-For Spark, the format also needs branches in these files of `spark/`: `export.py`, `groups.py`, `join.py`, `lines.py`, `query.py`.
 """
 
 from __future__ import annotations

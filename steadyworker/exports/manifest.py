@@ -59,6 +59,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         snapshot: The snapshot of the source that the export read, if the source reports one.
         columns: The file's columns, in order.
         rows: The number of rows, without the header line.
+        ties: The number of rows that have the values of the row before in all columns by which the export sorts.
+            With 0, the order of the rows is unique, so that a second export of the same rows makes the same file.
+            None if the export does not sort.
         totals: One `Total` per group, sorted by group; empty if no totals were requested.
         bytes: The size of the file.
         sha256: The SHA-256 of the file, in hex digits.
@@ -80,6 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str | None = None
     columns: tuple[str, ...]
     rows: int
+    ties: int | None = None
     totals: tuple[Total, ...] = ()
     bytes: int
     sha256: str

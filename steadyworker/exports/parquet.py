@@ -3,6 +3,8 @@ Parquet, written by pyarrow's own writer.
 
 If the source yields Arrow batches, each column gets the plain form of its type in the batches.
 The plain types are `string` for text, microseconds for moments, and UTC for moments with a zone.
+An unsigned integer becomes the type as which Spark reads it, such as DECIMAL(20,0) for 64 bits.
+The same is true inside of lists, structs and maps.
 If the source yields rows, pyarrow infers the types from the first rows, and the writer widens these types.
 A decimal is widened to 38 digits, and a column that has only NULLs in these rows becomes text.
 Every column is nullable.
@@ -12,14 +14,25 @@ A row group has 65,536 rows, whatever the size of the batches, so equal rows of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.render import PLAIN, Out, cells
-from steadyworker.exports.sources import arrow, columns_in
+from steadyworker.exports.sources import arrow, check_text, columns_in
+
+# For each type of unsigned integers, the type as which Spark reads it.
+_SIGNED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "uint8": lambda pa: pa.int16(),
+        "uint16": lambda pa: pa.int32(),
+        "uint32": lambda pa: pa.int64(),
+        "uint64": lambda pa: pa.decimal128(20, 0),
+    }
+)
 
 ROW_GROUP = 65_536
 """The number of rows in a row group."""
@@ -153,7 +166,7 @@ class ParquetWriter:
         try:
             if hasattr(column, "cast"):
                 made = column.cast(kind)
-                made.validate(full=True)
+                check_text(name, made)
                 return made
             return self._arrow.array(column, type=kind)
         except (self._arrow.ArrowException, OverflowError, ValueError) as error:
@@ -178,10 +191,21 @@ def plain_schema(names: Sequence[str], types: Sequence[Any]) -> Any:
 
 def _plain(kind: Any) -> Any:
     pa = arrow()
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz and "UTC")
-    return kind
+    types, made = pa.types, kind
+    if types.is_dictionary(kind):
+        made = _plain(kind.value_type)
+    elif types.is_large_string(kind) or types.is_string_view(kind):
+        made = pa.string()
+    elif types.is_large_binary(kind) or types.is_binary_view(kind):
+        made = pa.binary()
+    elif types.is_timestamp(kind):
+        made = pa.timestamp("us", kind.tz and "UTC")
+    elif types.is_unsigned_integer(kind):
+        made = _SIGNED[str(kind)](pa)
+    elif types.is_map(kind):
+        made = pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    elif types.is_struct(kind):
+        made = pa.struct([(field.name, _plain(field.type)) for field in kind])
+    elif types.is_list(kind) or types.is_large_list(kind):
+        made = pa.list_(_plain(kind.value_type))
+    return made

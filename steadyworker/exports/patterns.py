@@ -1,5 +1,5 @@
 """
-Patterns of dates and moments. They use the directives of strftime for which Python and Spark write the same text.
+Patterns of dates and moments, in a few directives of strftime.
 
 | directive | writes |
 |---|---|
@@ -36,9 +36,6 @@ _PLACES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"%Y": (0, 4), "%m": (5, 7), "%d": (8, 10), "%H": (11, 13), "%M": (14, 16), "%S": (17, 19), "%f": (20, 26)}
 )
 """For each directive, its place in the text of a moment."""
-_JAVA: Mapping[str, str] = MappingProxyType(
-    {"%Y": "yyyy", "%m": "MM", "%d": "dd", "%H": "HH", "%M": "mm", "%S": "ss", "%f": "SSSSSS", OFFSET: "", "%%": "%"}
-)
 
 
 def check_pattern(name: str, pattern: str, forbidden: str, *, of_dates: bool) -> None:
@@ -48,7 +45,7 @@ def check_pattern(name: str, pattern: str, forbidden: str, *, of_dates: bool) ->
     Raises:
         ExportRejected: The pattern has an unknown directive, or a character that would need quotes or a guard.
     """
-    known = _OF_DATES if of_dates else frozenset(_JAVA)
+    known = _OF_DATES if of_dates else frozenset({*_PLACES, OFFSET, "%%"})
     pieces = _PIECE.findall(pattern)
     for piece in pieces:
         if piece.startswith("%") and piece not in known:
@@ -101,27 +98,6 @@ def slices(pattern: str) -> tuple[str | tuple[int, int] | None, ...]:
             else:
                 pieces.append(text)
     return tuple(pieces)
-
-
-def java_pieces(pattern: str) -> list[str]:
-    """Return the pattern in Java's notation, in pieces; each `%z` is a separate piece."""
-    pieces: list[str] = []
-    literal = ""
-    for piece in [*_PIECE.findall(pattern), ""]:
-        if (piece in _JAVA and piece != "%%") or not piece:
-            if literal:
-                pieces.append(f"'{literal}'")
-            literal = ""
-            pieces.append(piece if piece in {OFFSET, ""} else _JAVA[piece])
-        else:
-            literal += "%" if piece == "%%" else piece
-    cut: list[str] = []
-    for piece in pieces:
-        if piece == OFFSET or not cut or cut[-1] == OFFSET:
-            cut.append(piece)
-        else:
-            cut[-1] += piece
-    return [piece for piece in cut if piece]
 
 
 def offset_text(seconds: int) -> str:

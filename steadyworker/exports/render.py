@@ -16,7 +16,6 @@ Arrow columns to text: the texts of the values here, the cells of each format in
 `sources.py` gives columns of these types only, and refuses all other values.
 A column that has values of several types is a union; each of its children is rendered by itself.
 `Notation` has the options that change a text.
-Java before 19 writes a few floats with one digit more than necessary; use decimals for money.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class BadValue(ExportRejected):
 
 class TextWriter:
     """
-    A writer that writes each row as one line (`formats.Writer`). The bytes of CSV and JSON Lines are made in `write`.
+    A writer that writes each row as one line (`formats.Writer`). The bytes of CSV and JSON Lines are made in `render`.
 
     Args:
         out: The output to write to.
@@ -134,8 +133,13 @@ class TextWriter:
         """Return the chunk as one batch."""
         return loose(chunk, self._columns, first)
 
-    def write(self, batch: Any, first: int) -> None:
-        """Write the rows of this batch; `first` is the number of its first row."""
+    def render(self, batch: Any, first: int) -> memoryview:
+        """
+        Return the bytes of this batch's lines; `first` is the number of its first row; any thread can call this.
+
+        Raises:
+            ExportRejected: A value has no text; the message names its row and column.
+        """
         made = []
         for name, column, start in zip(self._columns, batch.columns, self._starts, strict=True):
             try:
@@ -143,7 +147,11 @@ class TextWriter:
             except BadValue as error:
                 raise ExportRejected(f"Row {first + error.index}, column {name!r}: {error}") from error
         made[-1] = after(made[-1], self._end)
-        self._out.write(text_bytes(arrow().compute.binary_join_element_wise(*made, self._between)))
+        return text_bytes(arrow().compute.binary_join_element_wise(*made, self._between))
+
+    def write(self, batch: Any, first: int) -> None:
+        """Write the rows of this batch; `first` is the number of its first row."""
+        self._out.write(self.render(batch, first))
 
     def finish(self) -> None:
         """Do nothing, because nothing follows the last line."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,12 +27,13 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ExportError, Interrupt, SteadyWorkerError
 from steadyworker.export import Services
 from steadyworker.exports.commit import publish
-from steadyworker.exports.formats import Format, Writer, format_of, packed
+from steadyworker.exports.formats import Format, format_of
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
 from steadyworker.exports.sources import Source, check_columns, columns_of
 from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete, stage_of, sync_folder
 from steadyworker.exports.totals import Totals
+from steadyworker.exports.writing import FileWriting, writing
 
 _HANDLE_BYTES = 60_000  # the ledger accepts 64 KiB; a position with too many groups (more than about 500) is not saved
 
@@ -151,7 +152,8 @@ class _RowRun:
     ) -> None:
         self._export, self._services, self._format, self._totals_of = export, services, chosen, totals
         self._columns: Sequence[str] = ()
-        self._totals: Totals  # set when the columns are known
+        self._totals: Totals  # set when the columns are known, as is `_writing`
+        self._writing: FileWriting
         self._restored: tuple[Total, ...] = ()
         self._asked, self._clock, self._target, self._stage = asked, clock, target, stage
         self._resumable = chosen.resumable and callable(export.rows)
@@ -163,13 +165,7 @@ class _RowRun:
         """Write `stage.data`, durably, and return its manifest."""
         began = self._clock.monotonic()
         with self._begin() as out:
-            try:
-                self._stream(out)
-            except Interrupt:
-                if self._whole:
-                    with suppress(OSError, SteadyWorkerError):  # otherwise the earlier position stays valid
-                        self._save(out)
-                raise
+            self._stream(out)
             out.sync()
             return self._manifest(out, self._clock.monotonic() - began)
 
@@ -211,20 +207,22 @@ class _RowRun:
         self._totals = self._totals_of(self._columns)
         self._totals.restore(self._restored)
         source = Source(items, self._columns, self._clock, self._room)
-        with packed(out, self._format) as body, closing(self._format.writer(body, self._columns)) as writer:
-            if not self._rows:
-                body.write(self._format.head(self._columns))
-            for chunk in source:
-                self._put(out, writer, chunk)
-            self._beat(self._rows)
-            writer.finish()
+        with writing(out, self._format, self._columns, self._totals, rows=self._rows) as made:
+            self._writing = made
+            try:
+                for chunk in source:
+                    self._put(out, chunk)
+                self._beat(self._rows)
+            except Interrupt:
+                if self._whole:
+                    with suppress(OSError, SteadyWorkerError):  # otherwise the earlier position stays valid
+                        self._save(out)
+                raise
 
-    def _put(self, out: HashedFile, writer: Writer, chunk: Sequence[Any]) -> None:
+    def _put(self, out: HashedFile, chunk: Sequence[Any]) -> None:
         self._whole = False
-        batch = writer.batch(chunk, self._rows)
-        writer.write(batch, self._rows)
-        self._totals.add(batch)
-        self._rows += batch.num_rows
+        self._writing.add(chunk)
+        self._rows = self._writing.rows
         self._whole = True
         self._beat(self._rows)
         now = self._clock.monotonic()
@@ -247,6 +245,9 @@ class _RowRun:
         """
         if not self._resumable or self._rows == self._saved_rows:
             return
+        self._whole = False
+        self._writing.flush()
+        self._whole = True
         out.sync()
         sync_folder(self._stage.path)
         position = msgspec.json.encode(

@@ -275,13 +275,15 @@ def plain_column(name: str, column: Any) -> Any:
         if types.is_large_string(kind) or types.is_string_view(kind):
             column = column.cast(pa.string())
         if types.is_string(column.type):
-            column.validate(full=True)
+            check_text(name, column)
         elif types.is_timestamp(kind):
             column = column.cast(pa.timestamp("us", kind.tz))
         elif types.is_time(kind):
             column = column.cast(pa.time64("us"))
         elif types.is_date(kind):
             column = column.cast(pa.date32())
+        elif types.is_uint64(kind):
+            column = column.cast(pa.decimal128(20, 0))  # as Spark reads it
         elif not (
             types.is_integer(kind)
             or types.is_boolean(kind)
@@ -297,6 +299,22 @@ def plain_column(name: str, column: Any) -> Any:
             f"Column {name!r}: expected values that Python can represent, but {error}. Cast the column in the query."
         ) from error
     return column
+
+
+def check_text(name: str, column: Any) -> None:
+    """
+    Check that the text in an Arrow column is UTF-8; Arrow and Spark do not check it when they read Parquet.
+
+    Raises:
+        ExportRejected: The column has other bytes.
+    """
+    try:
+        column.validate(full=True)
+    except arrow().ArrowInvalid as error:
+        raise ExportRejected(
+            f"Column {name!r}: expected text in UTF-8, got other bytes ({error}): "
+            "convert it in the query, for example to base64, or with Spark's make_valid_utf8."
+        ) from error
 
 
 def _checked(name: str, values: Sequence[object], first: int | None) -> Any:

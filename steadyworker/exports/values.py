@@ -3,21 +3,20 @@ The text of one value in Python.
 
 `verifying.py` compares these texts with a file's; `render.py` makes the same texts of whole columns, and uses this file for the few floats and decimals that Arrow writes otherwise.
 
-| Python | text | Spark expression with the same result |
-|---|---|---|
-| str | itself | itself |
-| bool | `true`, `false` | `cast(x as string)` |
-| int | digits | `cast(x as string)` |
-| Decimal | plain, all its digits, never an exponent, no negative zero | `cast(x as string)` with ANSI on |
-| float | the shortest digits that read back equal, in Java's layout: `1.5`, `1.0E-8`, `NaN` | `cast(x as string)` |
-| date | `2024-03-31`, year 1 is `0001` | `cast(x as string)` |
-| datetime, naive | `2024-03-31T02:30:00.123456`, always six digits | `date_format(x, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")` |
-| datetime, aware | in UTC, `2024-03-31T00:30:00.123456Z` | the same pattern with `XXX`, session zone UTC |
-| time | `02:30:00.123456` | – |
-| UUID | with hyphens, lower case | – |
+| Python | text |
+|---|---|
+| str | itself |
+| bool | `true`, `false` |
+| int | digits |
+| Decimal | plain, all its digits, never an exponent, no negative zero |
+| float | the shortest digits that read back equal, in Java's layout: `1.5`, `1.0E-8`, `NaN` |
+| date | `2024-03-31`, year 1 is `0001` |
+| datetime, naive | `2024-03-31T02:30:00.123456`, always six digits |
+| datetime, aware | in UTC, `2024-03-31T00:30:00.123456Z` |
+| time | `02:30:00.123456` |
+| UUID | with hyphens, lower case |
 
 All other types are refused: lists, mappings and bytes have no single obvious text, so the query must choose a text.
-Java before 19 writes a few floats with one digit more than necessary; use decimals for money.
 """
 
 from __future__ import annotations

@@ -103,15 +103,13 @@ def _postgres() -> Path | None:
 
 
 def jdbc_drivers() -> None:
-    """Bring the JDBC drivers of PostgreSQL and SQLite to where Spark exports look for them."""
-    packages = ("libpostgresql-jdbc-java", "libxerial-sqlite-jdbc-java")
-    jars = ("usr/share/java/postgresql.jar", "usr/share/java/sqlite-jdbc.jar")
-    for package, jar in zip(packages, jars, strict=True):
-        if not (HOST / jar).exists() and may_install():
-            with lock("apt"):
-                apt_install(package)
-        if not (HOST / jar).exists():
-            raise MissingError(f"the JDBC driver {HOST / jar} was not found: sudo apt-get install {package}")
+    """Bring the JDBC driver of PostgreSQL to where Spark exports look for it."""
+    package, jar = "libpostgresql-jdbc-java", HOST / "usr/share/java/postgresql.jar"
+    if not jar.exists() and may_install():
+        with lock("apt"):
+            apt_install(package)
+    if not jar.exists():
+        raise MissingError(f"the JDBC driver {jar} was not found: sudo apt-get install {package}")
 
 
 def cache() -> Path:

@@ -23,7 +23,6 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.formats import Csv, JsonLines
 from steadyworker.exports.packed import MEMBER, Compression, Packer
 from steadyworker.exports.parquet import ROW_GROUP
-from steadyworker.exports.patterns import java_pieces
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices
@@ -161,10 +160,6 @@ def test_a_packed_file_of_no_rows_can_be_read(tmp_path: Path) -> None:
             RowExport([], columns=("id",)).write(FakeServices(tmp_path / "ledger"), tmp_path / name)
             assert unpacked((tmp_path / name).read_bytes()) == held
             assert verify(tmp_path / name).rows == 0
-
-
-def test_a_pattern_is_javas_in_pieces() -> None:
-    assert java_pieces("%d.%m.%Y 100%% %H%z.") == ["dd'.'MM'.'yyyy' 100% 'HH", "%z", "'.'"]
 
 
 @pytest.mark.parametrize(

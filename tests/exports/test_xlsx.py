@@ -23,7 +23,6 @@ from steadyworker.errors import ExportRejected
 from steadyworker.exports import xlsx
 from steadyworker.exports.readers import read_xlsx
 from steadyworker.exports.rows import RowExport
-from steadyworker.exports.spark import SparkExport
 from steadyworker.exports.verifying import verify
 from steadyworker.exports.xlsx import SHEET_ROWS, Xlsx
 from tests.exports.kit import FakeServices
@@ -234,11 +233,6 @@ def test_what_excel_could_not_open_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(xlsx, "SHEET_ROWS", 3)
     with pytest.raises(ExportRejected, match="bytes in an XLSX file, got more"):
         written(tmp_path, [(os.urandom(999).hex(),) for _ in range(60)], ("a",))
-
-
-def test_spark_makes_no_xlsx(tmp_path: Path) -> None:
-    with pytest.raises(ExportRejected, match="as the format of a SparkExport, got XLSX: export with RowExport"):
-        SparkExport("SELECT 1", tables={}, order_by=()).write(FakeServices(tmp_path / "ledger"), tmp_path / "out.xlsx")
 
 
 def test_the_last_column_has_its_letters(tmp_path: Path) -> None:

@@ -191,5 +191,7 @@ def test_the_21st_lost_delivery_at_the_limit_of_20(
         fleet.command("send", QUEUE, "{}", "--key", "dies", "--again").ended(0)
     second.reports("job_settled", key="dies", outcome="done", settled="confirmed")
     fleet.empties()
-    assert sorted(fleet.lines("starts")) == ["dies 1", "dies 1", "ends 1"], "each again only where its process was killed"
+    assert sorted(fleet.lines("starts")) == ["dies 1", "dies 1", "ends 1"], (
+        "each again only where its process was killed"
+    )
     assert fleet.lines("ends") == ["ends", "dies"]

@@ -5,17 +5,16 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 
     job's child                     worker process                  Spark host (own session, own folder)
     ───────────                     ──────────────                  ────────────────────────────────────
-    SparkExport.write ── plan ────→ SparkService ── Run ──────────→ Engine: read, query, sort, count, write parts
-      Join ←── started, progress, part, done ─────────────────────── Tasks: complete tasks, and their parts
-      publish (commit.py)             starts, watches, replaces it    JVM: all of Spark, or the driver of a cluster,
-                                                                      or no JVM with a Spark Connect server
+    SparkExport.write ── plan ────→ SparkService ── Run ──────────→ Engine: read, query, sort, write Parquet parts
+      ←── started, progress, done ─────────────────────────────────── Tasks: complete tasks
+      writing.py: parts → file        starts, watches, replaces it    JVM: all of Spark, or the driver of a cluster,
+      publish (commit.py)                                             or no JVM with a Spark Connect server
 
 | file | runs in | content |
 |---|---|---|
-| `export.py`, `build.py` | child | `SparkExport`: plan, events, manifest; `Build` |
+| `export.py`, `build.py` | child | `SparkExport`: plan, events, parts to one file, manifest; `Build` |
 | `tables.py`, `jdbc.py` | child | the tables of a query: `Files`, formats, paths; `Jdbc`, tables of databases |
 | `handle.py` | child | names in the ledger, by which the next run finds Spark jobs that this run has left |
-| `join.py`, `recast.py`, `groups.py` | child | parts to one file: order, SHA-256, rows; Parquet; totals |
 | `installed.py` | worker process | the entry point: Spark's options, and the start of the service |
 | `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
@@ -24,20 +23,20 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
 | `backend.py` | host | the interface between `host.py` and its engine (`engine.py` or `connect.py`) |
 | `engine.py`, `tasks.py` | host | Spark's session; starts jobs, watches their tasks, ends them |
-| `pace.py`, `live.py`, `planning.py` | host | speed, remaining time and standstill of a job; progress inside tasks, and before them |
+| `pace.py` | host, child | whether a job moves; the speed of the rows that are written |
 | `connect.py`, `server.py`, `kills.py` | host | jobs on a Spark Connect server, each in its own session; the meaning of the server's errors |
 | `remote.py` | host | the state of a job on a Spark Connect server |
 | `sharing.py` | host | the check that the executors share the folder of the parts |
-| `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, the writer |
+| `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, errors |
+| `result.py` | host | the query's result: types, sort, parts |
 | `inputs.py` | host | what a query will read: plain files, which must not belong to a lake table, and snapshots |
-| `cuts.py`, `lines.py` | host | the query's sort; the text of its values |
-| `databases.py`, `postgres.py`, `sqlite.py` | host | a snapshot of each database; the cancel of the job's queries |
+| `databases.py`, `postgres.py` | host | a snapshot of each database; the cancel of the job's queries |
 | `building.py` | host | the user's function that `Build` names |
 | `binding.py` | host | parameters as SQL literals of exactly their types |
 | `protocol.py`, `params.py` | all | the messages between worker process and host |
 
 Spark has a process of its own for three reasons.
-While Spark passes rows to Python, Python's GIL is held.
+While Spark passes rows to a function of `Build`, Python's GIL is held.
 A JVM that dies leaves its Python process unusable.
 A JVM that runs out of memory in the wrong thread hangs indefinitely.
 A separate process limits the damage of each problem: a new host starts, and gets the job again inside the same run.

@@ -22,6 +22,7 @@ class Build:
     - `params` maps each parameter's name to its value.
 
     The function returns a DataFrame, which Spark sorts and writes like a query's result.
+    The function should only read, because each run of the job calls it again.
     The function can use Python's user-defined functions.
     The manifest contains the function's name, and the SHA-256 of its module's file.
 

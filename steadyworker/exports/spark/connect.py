@@ -17,7 +17,7 @@ So the next host or run can end the operations of a lost host or an earlier run 
 The engine reports the end of a cancelled job when the job's call ends, or after 5 s if the server is slow.
 For two more minutes, the engine cancels each Spark job that begins in the session.
 This is necessary because an interrupted operation can still begin jobs (`kills.py`).
-The engine reports a job without progress (`Stuck`), and passes parts on while the job writes later parts.
+The engine reports a job without progress (`Stuck`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,17 @@ from pyspark.sql import SparkSession
 from steadyworker.clock import SystemClock
 from steadyworker.exports.spark.inputs import of_text
 from steadyworker.exports.spark.kills import Closed, Kills, mark
-from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.protocol import (
     Connect,
     ExportDone,
     ExportFailed,
-    ExportPart,
     ExportProgress,
-    ExportStarted,
     JobEvent,
     RunExport,
     Stuck,
 )
 from steadyworker.exports.spark.query import failed, settle_in, write
-from steadyworker.exports.spark.remote import RemoteTasks, estimate
+from steadyworker.exports.spark.remote import RemoteTasks
 from steadyworker.exports.spark.server import PAUSE, Server, is_answer, tag, words
 from steadyworker.exports.spark.sharing import probe
 
@@ -89,7 +86,6 @@ class ConnectEngine:
         self._version = self._server.wait(asked.within)
         self._server.try_out(asked.conf)
         self._clock = SystemClock()
-        self._ratio = Ratio()
         self._jobs: dict[str, _ConnectJob] = {}
         self._ending: set[threading.Thread] = set()
         self._leaving = threading.Event()
@@ -105,7 +101,7 @@ class ConnectEngine:
 
     def run(self, run: RunExport) -> None:
         """Begin a job, and return at once; the job's last event is `done` or `failed`."""
-        tasks = RemoteTasks(run, self._ratio)
+        tasks = RemoteTasks(run)
         job = _ConnectJob(run, self._server, self._conf, tasks, self._emit)
         with self._changes:
             self._jobs[run.job] = job
@@ -200,7 +196,6 @@ class _ConnectJob:
         self._session: SparkSession | None = None
         self._kills: Kills | None = None
         self._tasks = tasks
-        self._started: ExportStarted | None = None
         self._written = threading.Event()
         self.cancelled, self.ended = threading.Event(), threading.Event()
 
@@ -241,21 +236,13 @@ class _ConnectJob:
         watcher = threading.Thread(target=self._watch, name=f"{self.id}-watch", daemon=True)
         watcher.start()
         try:
-            done = write(session, self._run, self._begun, estimate, of_text, where)
+            done = write(session, self._run, self._emit_live, of_text, where)
         finally:
             self._written.set()
             watcher.join()
         if self.cancelled.is_set():
             return ExportFailed(self.id, "cancelled", "cancelled")
-        self._tasks.ended()
-        if self._started is not None and self._tasks.replaced():
-            self._emit_live(self._started)  # the child must join all parts again
         return done
-
-    def _begun(self, event: JobEvent) -> None:
-        if isinstance(event, ExportStarted):
-            self._started = event
-        self._emit_live(event)
 
     def _emit_live(self, event: JobEvent | Stuck) -> None:
         """Emit an event; after a cancel, emit nothing, because a newer job can then have the same name."""
@@ -273,18 +260,13 @@ class _ConnectJob:
         self._tasks.record(stages or (), 0 if done else inflight_tasks)  # the last message has an old count
 
     def _watch(self) -> None:
-        """Emit progress and parts until all parts are written; emit `Stuck` once if the job gets stuck."""
+        """Emit progress until all parts are written; emit `Stuck` once if the job gets stuck."""
         reported = False
         while not self._written.wait(_POLL):
             if self.cancelled.is_set():
                 return
-            moved = self._tasks.poll()
-            for index, path, size in self._tasks.complete():
-                self._emit_live(ExportPart(self.id, index, path, size))
-            if moved:
-                self._emit_live(
-                    ExportProgress(self.id, self._tasks.done, self._tasks.total, None, left=self._tasks.left)
-                )
+            if self._tasks.poll():
+                self._emit_live(ExportProgress(self.id, self._tasks.done, self._tasks.total))
             elif not reported and (why := self._tasks.stuck()):
                 reported = True
                 self._emit_live(Stuck(self.id, why))

@@ -19,13 +19,10 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
-from steadyworker.exports.manifest import timestamp
 from steadyworker.exports.spark.drivers import DRIVERS
 from steadyworker.exports.spark.postgres import Postgres
-from steadyworker.exports.spark.protocol import Database, RunExport
-from steadyworker.exports.spark.sqlite import Sqlite
+from steadyworker.exports.spark.protocol import Database
 from steadyworker.text.redaction import REDACTED
 
 _NAME = 63  # the longest application_name of PostgreSQL, in bytes
@@ -39,8 +36,6 @@ class Databases:
         session: The job's session.
         jvm: py4j's view of the driver's JVM.
         job: The name of one submission of the job, so that a cancel does not reach the next submission.
-        folder: The folder of the parts; copies of SQLite files are made beside it.
-        cancelled: An event that is set when the job must end.
         environ: The environment variables with passwords.
     """
 
@@ -49,22 +44,14 @@ class Databases:
         session: SparkSession,
         jvm: Any,
         job: str,
-        folder: Path,
-        cancelled: threading.Event,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._session, self._jvm, self._folder, self._cancelled = session, jvm, folder, cancelled
+        self._session, self._jvm = session, jvm
         self._environ = os.environ if environ is None else environ
         self._application = application_name(job)
-        self._opened: dict[tuple[str, ...], Postgres | Sqlite] = {}
+        self._opened: dict[tuple[str, ...], Postgres] = {}
         self._secrets: set[str] = set()
         self._cancelling: threading.Thread | None = None
-        self._checks = 0
-
-    @property
-    def moved(self) -> int:
-        """A counter that grows while the host copies or scans a SQLite file, which Spark's own counters do not show."""
-        return self._checks
 
     @property
     def snapshot(self) -> str | None:
@@ -75,11 +62,6 @@ class Databases:
     def versions(self) -> dict[str, str]:
         """The versions of the databases, by name."""
         return {type(opened).__name__.lower(): opened.version for opened in self._opened.values()}
-
-    @property
-    def size(self) -> int:
-        """The expected size of the tables, in bytes."""
-        return sum(opened.size for opened in self._opened.values())
 
     def read(self, name: str, source: Database) -> DataFrame:
         """
@@ -117,25 +99,15 @@ class Databases:
             with suppress(Py4JError):  # no response: the host is killed if its job does not end
                 opened.cancel()
 
-    def _check(self) -> None:
-        """Count progress in a SQLite file; raise if the job must end."""
-        self._checks += 1
-        if self._cancelled.is_set():
-            raise ExportError("cancelled")
-
-    def _open(self, source: Database) -> Postgres | Sqlite:
-        key = (source.system, source.place, source.user or "", source.password_env or "", source.password_file or "")
+    def _open(self, source: Database) -> Postgres:
+        key = (source.place, source.user or "", source.password_env or "", source.password_file or "")
         if key not in self._opened:
-            self._check_driver(source)
-            if source.system == "sqlite":
-                copy = self._folder.with_name(f"{self._folder.name}-{len(self._opened)}.sqlite")
-                self._opened[key] = Sqlite(source, copy, self._check, timestamp(SystemClock()))
-            else:
-                self._opened[key] = Postgres(self._jvm, source, self._password(source), self._application)
+            self._check_driver()
+            self._opened[key] = Postgres(self._jvm, source, self._password(source), self._application)
         return self._opened[key]
 
-    def _check_driver(self, source: Database) -> None:
-        driver = DRIVERS[source.system]
+    def _check_driver(self) -> None:
+        driver = DRIVERS["postgresql"]
         loader = self._jvm.Thread.currentThread().getContextClassLoader()
         try:
             self._jvm.java.lang.Class.forName(driver.class_name, True, loader)  # noqa: FBT003 - Java's
@@ -165,16 +137,6 @@ class Databases:
         if found:
             self._secrets.add(found)
         return found
-
-
-def patience(run: RunExport) -> float:
-    """
-    Return the seconds without progress after which a job is stuck.
-
-    The result is at least `statement_timeout`, because a job shows no progress while it waits for a database.
-    """
-    answers = (source.statement_timeout for source in run.plan.tables.values() if isinstance(source, Database))
-    return max(run.stuck_after, *answers, 0.0)
 
 
 def application_name(job: str) -> str:

@@ -49,12 +49,6 @@ DRIVERS: Mapping[str, Driver] = MappingProxyType(
             ("/usr/share/java/postgresql.jar", "/usr/share/pgsql/postgresql.jar"),
             "libpostgresql-jdbc-java",
         ),
-        "sqlite": Driver(
-            "SQLite",
-            "org.sqlite.JDBC",
-            ("/usr/share/java/sqlite-jdbc.jar", "/usr/share/java/xerial-sqlite-jdbc.jar"),
-            "libxerial-sqlite-jdbc-java",
-        ),
     }
 )
 

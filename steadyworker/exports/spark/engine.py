@@ -11,7 +11,6 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import os
-import re
 import shutil
 import signal
 import sys
@@ -23,31 +22,24 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import InheritableThread
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from steadyworker.errors import ExportRejected
-from steadyworker.exports.spark.cuts import PIECE
-from steadyworker.exports.spark.databases import Databases, patience
+from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.inputs import of_plan
-from steadyworker.exports.spark.pace import Ratio
-from steadyworker.exports.spark.planning import Planning
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
-    ExportPart,
     ExportPlan,
     ExportProgress,
-    ExportStarted,
     JobEvent,
-    Lines,
     RunExport,
     Stuck,
 )
-from steadyworker.exports.spark.query import FEW, Estimate, failed, settle_in, write
+from steadyworker.exports.spark.query import failed, settle_in, write
 from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
-_JAVA = re.compile(r"\b(reflect|java_method|try_reflect)\(")
+_UNSEEN = 10.0  # factor of the limit without progress in a cluster, whose tasks compute in other processes
 _POLL = 0.2  # seconds between two reads of Spark's counters, and between two calls of cancel
 
 
@@ -69,15 +61,15 @@ class Engine:
         self._jobs: dict[str, _EngineJob] = {}
         self._pools: set[int] = set()
         self._changes = threading.Lock()
-        self._ratio = Ratio()
         self._groups = itertools.count(1)
         self._spare: SparkSession | None = None
+        found = self._session.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version')").first()
+        self._java = found[0] if found else ""
 
     @property
     def versions(self) -> dict[str, str]:
         """The versions of PySpark and Java."""
-        jvm: Any = self._context._jvm  # noqa: SLF001 - py4j has no public way
-        return {"pyspark": self._context.version, "java": str(jvm.System.getProperty("java.version"))}
+        return {"pyspark": self._context.version, "java": self._java}
 
     @property
     def _jvm(self) -> Any:
@@ -91,9 +83,8 @@ class Engine:
 
     def alive(self) -> bool:
         """Return whether the JVM responds; while the JVM hangs, this call waits."""
-        jvm: Any = self._context._jvm  # noqa: SLF001
         try:
-            jvm.System.nanoTime()
+            self._context.statusTracker().getActiveJobsIds()
         except Exception:  # noqa: BLE001 - py4j raises any error of its socket
             return False
         return True
@@ -106,9 +97,8 @@ class Engine:
         """
         if not _is_local(self._context):
             return
-        lines = Lines(delimiter=",", null="", guard_formulas=True)
         query = "SELECT id, CAST(id AS STRING) AS text, CAST(id AS DECIMAL(12,2)) AS amount FROM range(10)"
-        plan = ExportPlan(query=query, tables={}, order_by=("id",), sums=("amount",), lines=lines, parts=str(folder))
+        plan = ExportPlan(query=query, tables={}, order_by=("id",), parts=str(folder))
         self._job(RunExport("warm-up", plan), lambda _: None).write()
         self._spare = self._fresh()
 
@@ -141,15 +131,12 @@ class Engine:
             session, self._spare = self._spare, None
         session = session or self._fresh()
         group = f"{run.job}/{next(self._groups)}"  # a second submission of a job here has its own counters
-        planning = Planning(self._jvm.pid, f"sw-{next(self._groups)}")
-        parts, before = Path(run.plan.parts), f"{group}/before"
-        tasks = Tasks(session, group, parts, patience(run), self._ratio, before=before, planning=planning)
-        return _EngineJob(run, session, group, tasks, planning, emit, self._dump)
+        return _EngineJob(run, session, group, emit, self._dump)
 
     def _fresh(self) -> SparkSession:
         """Return a new session for a job; making its parser and planner takes longer than a small query."""
         session = settle_in(self._session.newSession())
-        _estimate(session.range(1))
+        _ = session.range(1).orderBy("id").schema
         return session
 
     def _dump(self, why: str) -> None:
@@ -204,58 +191,31 @@ class _EngineJob:
         run: RunExport,
         session: SparkSession,
         group: str,
-        tasks: Tasks,
-        planning: Planning,
         emit: Callable[[JobEvent | Stuck], None],
         dump: Callable[[str], None],
     ) -> None:
-        self.id, self._run, self._group, self._planning = run.job, run, group, planning
-        self._probe, self._before = f"{group}/probe", f"{group}/before"
+        self.id, self._run, self._group, self._probe = run.job, run, group, f"{group}/probe"
         self.parts = Path(run.plan.parts)
-        self.session, self._tasks, self._emit, self._dump = session, tasks, emit, dump
-        context: Any = session.sparkContext
-        self._context = context
-        self._where = {} if _is_local(context) else {"master": context.master, "application": context.applicationId}
+        self.session, self._emit, self._dump = session, emit, dump
+        self._context = context = session.sparkContext
+        local = _is_local(context)
+        self._where = {} if local else {"master": str(context.master), "application": str(context.applicationId)}
+        self._tasks = Tasks(context, (group,), self.parts, run.stuck_after * (1.0 if local else _UNSEEN))
         self.cancelled, self.ended = threading.Event(), threading.Event()
-        jvm = self._context._jvm  # noqa: SLF001
-        self.databases = Databases(session, jvm, group, self.parts, self.cancelled)
+        jvm = context._jvm  # noqa: SLF001 - PostgreSQL's snapshot needs the JDBC driver
+        self.databases = Databases(session, jvm, group)
 
     def write(self) -> ExportDone:
-        """
-        Make the parts; errors of `probe` and `query.write` pass to the caller.
-
-        Raises:
-            ExportRejected: The user's function has written something.
-        """
-        self._planning.begin(self._context._jvm)  # noqa: SLF001
+        """Make the parts; errors of `probe` and `query.write` pass to the caller."""
         if self._where:
             self._context.setJobGroup(self._probe, "check that the executors share a folder", interruptOnCancel=True)
             probe(self.session, self._run.plan.parts)
-        self._context.setJobGroup(self._before, self._run.plan.query[:200], interruptOnCancel=True)
-        done = write(self.session, self._run, self._begun, _estimate, of_plan, self._where, self.databases)
-        self._check_read_only()  # a second time, because Spark's store records a write some moments later
-        self._tasks.ended()
-        return done
-
-    def _begun(self, event: JobEvent) -> None:
-        """Emit an event; after the event `started`, the session's jobs belong to the job group of the write."""
-        if isinstance(event, ExportStarted):
-            self._check_read_only()
-            self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
-        self._emit(event)
-
-    def _check_read_only(self) -> None:
-        plan = self._run.plan
-        if plan.build and self._tasks.written_before():
-            raise ExportRejected(
-                f"Expected a function that only builds a DataFrame, got {plan.query}, which has written something with Spark: "
-                "each run of the job calls the function again, and it would write again. "
-                "Write in the handler or in another job, and only read in the function."
-            )
+        self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
+        return write(self.session, self._run, self._emit, of_plan, self._where, self.databases)
 
     def watch(self) -> None:
         """
-        Emit progress and parts until the job has ended; emit `Stuck` once if the job gets stuck.
+        Emit progress until the job has ended; emit `Stuck` once if the job gets stuck.
 
         Repeat a cancel until the job has ended, because a cancel before Spark begins the job has no effect.
         """
@@ -263,15 +223,11 @@ class _EngineJob:
         try:
             while not self.ended.wait(_POLL):
                 if self.cancelled.is_set():
-                    for group in (self._probe, self._before, self._group):
+                    for group in (self._probe, self._group):
                         self._context.cancelJobGroup(group)
                     self.databases.cancel()
-                    continue
-                for index, path, size in self._tasks.complete():
-                    self._emit(ExportPart(self.id, index, path, size))
-                if self._tasks.poll(self.databases.moved):
-                    seen = self._tasks
-                    self._emit(ExportProgress(self.id, seen.done, seen.total, seen.rows, seen.rate, seen.left))
+                elif self._tasks.poll():
+                    self._emit(ExportProgress(self.id, self._tasks.done, self._tasks.total))
                 elif not reported and (why := self._tasks.stuck()):
                     reported = True
                     self._dump(f"job {self.id}: {why}")
@@ -283,42 +239,3 @@ class _EngineJob:
 def _is_local(context: Any) -> bool:
     """Return whether all of Spark runs in the driver's JVM."""
     return str(context.master).startswith("local")
-
-
-def _estimate(result: DataFrame) -> Estimate:
-    """
-    Return Spark's estimate of a result's size in bytes, as in EXPLAIN COST, or 0 if one task can do all the work.
-
-    If even the unfiltered tables are small, their size is used, because Spark knows this size before the query is optimised.
-    """
-    frame: Any = result._jdf  # noqa: SLF001
-    query = frame.queryExecution()
-    plan = query.analyzed()
-    size = _bytes_of(plan)
-    if size > FEW:
-        return Estimate(_bytes_of(query.optimizedPlan()))
-    return (size <= PIECE and _few(result, plan)) or Estimate(size)
-
-
-def _few(result: DataFrame, plan: Any) -> Estimate | None:
-    """
-    Return an estimate of 0 if one task can sort all rows of these tables, otherwise None.
-
-    With 0, Spark takes no sample.
-    Return None if the query can make many rows from a single row, or has subqueries, which this plan does not contain.
-    The same task also reads the rows if all tables are files, and the query calls no Java method (`reflect`).
-    """
-    session: Any = result.sparkSession
-    advised = session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
-    most = min(PIECE, session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(advised))  # noqa: SLF001
-    found = plan.collectLeaves()
-    tables = [found.apply(number) for number in range(found.size())]
-    text = plan.toString()
-    if sum(map(_bytes_of, tables)) > most or not plan.subqueriesAll().isEmpty() or "Generate " in text:
-        return None
-    files = all(table.getClass().getSimpleName() == "LogicalRelation" for table in tables)
-    return Estimate(0, whole=files and not _JAVA.search(text))
-
-
-def _bytes_of(plan: Any) -> int:
-    return int(str(plan.stats().sizeInBytes()))

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.spark.lines import WHOLE, column
+from steadyworker.exports.spark.result import WHOLE, column
 
 _DIGITS = 38
 _SPARE = 10  # extra decimal places that show a lost digit: no float has so many zeros before its noise
@@ -73,7 +73,7 @@ def places(schema: StructType) -> dict[str, int]:
     return {
         name: kind.scale if isinstance(kind, DecimalType) else 0
         for name, kind in found.items()
-        if isinstance(kind, (DecimalType, *WHOLE))
+        if isinstance(kind, DecimalType) or kind.typeName() in WHOLE
     }
 
 

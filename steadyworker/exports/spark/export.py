@@ -1,8 +1,9 @@
 """
 `SparkExport`: the plan of an export for Spark, and the work on it in the job's own process (the child).
 
-The child sends the plan, receives an event for each complete part, and joins, hashes, counts and sums the parts.
-The child compares its row count with Spark's row count, if Spark reports a count (`query.py`).
+The child sends the plan, and waits until Spark has written the sorted parts.
+Then the child writes the rows of the parts to the file, with the code of every export (`writing.py`).
+The child compares its row count with the row counts in the parts' own indexes.
 The child publishes the file like any other export (`commit.py`).
 This module does not import Spark.
 """
@@ -10,13 +11,11 @@ This module does not import Spark.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from functools import partial
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +25,31 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.export import Services
 from steadyworker.exports.commit import publish
-from steadyworker.exports.formats import Csv, Format, Xlsx, format_of
+from steadyworker.exports.formats import Format, format_of
+from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, plain, timestamp, valid_unicode, versions
+from steadyworker.exports.sources import arrow
 from steadyworker.exports.spark.build import Build
-from steadyworker.exports.spark.groups import Groups
 from steadyworker.exports.spark.handle import SessionNames
-from steadyworker.exports.spark.join import Join, PartReplaced
-from steadyworker.exports.spark.pace import Pace, Ratio, note
+from steadyworker.exports.spark.pace import note
 from steadyworker.exports.spark.params import to_param
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
-    ExportPart,
     ExportPlan,
     ExportProgress,
     ExportStarted,
-    Lines,
     from_event,
     parts_of,
 )
-from steadyworker.exports.spark.recast import Recast
 from steadyworker.exports.spark.tables import Table, source
 from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete
 from steadyworker.exports.totals import Totals
+from steadyworker.exports.writing import writing
 from steadyworker.text.redaction import redact
+
+_BATCH_ROWS, _BATCH_BYTES = 65_536, 16 << 20
+_SORTS = "Spark sorts the rows"
 
 Value = str | int | float | bool | Decimal | date | datetime | None
 
@@ -66,9 +66,10 @@ class SparkExport:
         query: Spark SQL, with `:name` for a parameter; or `Build`, which names your function that builds a DataFrame.
         tables: The tables by their names in the query.
             A table is a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
-            A table can also be `Jdbc`, a table of PostgreSQL or SQLite.
+            A table can also be `Jdbc`, a table of PostgreSQL.
         order_by: Columns of the result to sort by, ascending, or descending with `"paid_at DESC"`.
-            The combined values of these columns must be unique, so that a second run makes the same file.
+            Rows with equal values there are sorted by at most 16 more columns, in the order of the result.
+            If two rows are equal in all these columns, a second run can write them in another order; `Manifest.ties` counts such rows.
         params: The values of the parameters; Spark binds them, and never formats them into the query.
             The manifest contains these values, so they must not contain a credential.
 
@@ -116,10 +117,6 @@ class SparkExport:
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
         chosen = format_of(ExportTarget.of(to), format)
-        if isinstance(chosen, Xlsx):
-            raise ExportRejected(
-                "Expected CSV, JSON Lines or Parquet as the format of a SparkExport, got XLSX: export with RowExport."
-            )
         return publish(
             services,
             to,
@@ -129,7 +126,7 @@ class SparkExport:
             if_exists=if_exists,
         )
 
-    def plan(self, lines: Lines, sums: Sequence[str], parts: Path) -> ExportPlan:
+    def plan(self, form: Format, sums: Sequence[str], by: Sequence[str], parts: Path) -> ExportPlan:
         """
         Return the plan for the host.
 
@@ -145,7 +142,8 @@ class SparkExport:
             params={name: to_param(name, value) for name, value in (self.params or {}).items()},
             order_by=tuple(self.order_by),
             sums=tuple(sums),
-            lines=lines,
+            by=tuple(by),
+            nested=form.name == "parquet",
             parts=str(parts),
         )
         with valid_unicode():
@@ -169,112 +167,22 @@ class _SparkRun:
         self._export, self._services, self._form, self._sums, self._by = export, services, form, totals, by
         self._target, self._stage = target, stage
         self._clock: Clock = SystemClock()
-        self._columns: tuple[tuple[str, str], ...] = ()
-        self._join: Join | None = None
-        self._groups: Groups | None = None
-        self._tasks = (0, 0)
-        self._note = ""
-        self._pace = Pace(Ratio())
         self._started = ExportStarted("", ())
+        self._totals: Totals  # set when the columns are known
 
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""
         began = self._clock.monotonic()
+        arrow("SparkExport")
         drop_incomplete(self._target, self._services.uid, self._stage.fence)
-        lines = _lines(self._form)
         parts = self._stage.path / "parts"
-        manifest, spark = None, began
-        plan = self._export.plan(lines, tuple(self._sums), parts)
-        names = SessionNames(self._services)
-        request = msgspec.to_builtins(msgspec.structs.replace(plan, session=names.own, earlier=names.earlier))
-        with ExitStack() as opened:
-            events = opened.enter_context(closing(self._services.call(SERVICE, request)))  # type: ignore[type-var]
-            opened.callback(self._close)
-            for event in events:
-                match from_event(event):
-                    case ExportStarted() as started:
-                        self._started = started
-                        names.began(started.where)
-                        _drop(parts, started.job, event.get("submissions", 1))
-                        self._begin(started.columns)
-                    case ExportProgress() as moved:
-                        self._progress(moved)
-                    case ExportPart(index=index, path=path, bytes=size):
-                        self._add(index, path, size)
-                    case ExportFailed(kind=kind, text=text):
-                        self._stage.remove()
-                        failure = ExportRejected if kind == "rejected" else ExportError
-                        raise failure(f"Spark did not make the export ({kind}): {redact(text)}")
-                    case ExportDone() as done:
-                        spark = self._clock.monotonic()
-                        manifest = self._finish(done, event)
-        if manifest is None:
-            raise ExportError("Expected the result of Spark's job, got none: the next run repeats the export.")
+        done, versions_ = self._sorted(parts)
+        spark = self._clock.monotonic()
+        with HashedFile(self._stage.data) as out:
+            rows, ties = self._join(out, done.parts)
+            out.sync()
         shutil.rmtree(parts, ignore_errors=True)
         ended = self._clock.monotonic()
-        timings = {"spark": round(spark - began, 3), "join": round(ended - spark, 3), "write": round(ended - began, 3)}
-        return msgspec.structs.replace(manifest, timings=timings)
-
-    def _begin(self, columns: tuple[tuple[str, str], ...]) -> None:
-        """Start the file; start the file again if Spark's host has died and a new host begins the job."""
-        if self._join is not None:
-            self._close()  # otherwise the first file would take disk space while the second is written
-            self._stage.data.unlink()
-        self._columns, self._pace = columns, Pace(Ratio())
-        names = [name for name, _ in columns]
-        Totals(names, self._sums, self._by, self._form.texts)  # raises if a column cannot be summed, as in every export
-        wanted = self._by or self._sums
-        self._groups = Groups(columns, self._form, self._by, tuple(self._sums)) if wanted else None
-        data, head, form = self._stage.data, self._form.head(names), self._form
-        if form.name == "parquet":
-            body = partial(Recast, columns=columns, seen=self._groups.add_batch if self._groups else lambda _: None)
-            join = Join(data, head, self._moved, lambda _: None, form=form, body=body)
-        else:
-            join = Join(data, head, self._moved, self._groups.add if self._groups else lambda _: None, form=form)
-        self._join = join
-        self._pace.writing(self._clock.monotonic(), 0)
-
-    def _close(self) -> None:
-        if self._join is not None:
-            self._join.close()
-
-    def _progress(self, moved: ExportProgress) -> None:
-        """Report progress in Spark; if Spark counts no rows, report the rows joined so far instead."""
-        known = moved.rows is not None
-        self._tasks = moved.done, moved.total
-        self._note = note(moved.rows, moved.rate if known else self._pace.rate, moved.left)
-        if known or self._join is None or not self._join.rows:
-            self._services.progress(*self._tasks, self._note)
-        else:
-            self._moved()
-
-    def _add(self, index: int, path: str | None, size: int) -> None:
-        try:
-            self._joined().offer(index, path, size)
-        except PartReplaced:
-            self._begin(self._columns)  # `finish` joins all parts again when Spark is done
-        self._pace.writing(self._clock.monotonic(), self._joined().rows)
-
-    def _moved(self) -> None:
-        joined = f"{self._joined().rows:,} joined"
-        self._services.progress(*self._tasks, f"{self._note}, {joined}" if self._note else joined)
-
-    def _joined(self) -> Join:
-        if self._join is None:
-            raise ExportError(
-                "Expected the start of Spark's job before its first part, got a part: "
-                "install the same version of SteadyWorker for the worker and the Spark host."
-            )
-        return self._join
-
-    def _finish(self, done: ExportDone, event: Mapping[str, Any]) -> Manifest:
-        join = self._joined()
-        join.finish(done.parts)
-        if done.rows not in (None, join.rows):
-            raise ExportError(
-                f"Expected {done.rows} rows, as Spark counted them, got {join.rows} in the parts, so nothing was published: "
-                f"see what removes or hides files under {self._stage.path}; the next run repeats the export."
-            )
         return Manifest(
             uid=self._services.uid,
             key=self._services.key,
@@ -285,43 +193,105 @@ class _SparkRun:
             query=self._export.text,
             parameters=plain(self._export.params or {}),
             snapshot=done.snapshot,
-            columns=tuple(name for name, _ in self._columns),
-            rows=join.rows,
-            totals=self._groups.result(join.rows) if self._groups else (),
-            bytes=join.bytes,
-            sha256=join.sha256,
+            columns=self._columns,
+            rows=rows,
+            ties=ties,
+            totals=self._totals.result(),
+            bytes=out.bytes,
+            sha256=out.sha256,
             format=self._form.options(),
-            versions=versions(*(["pyarrow"] if self._form.name == "parquet" else []))
-            | event.get("versions", {})
-            | self._started.versions,
+            versions=versions("pyarrow") | versions_ | self._started.versions,
+            timings={
+                "spark": round(spark - began, 3),
+                "join": round(ended - spark, 3),
+                "write": round(ended - began, 3),
+            },
             created_at=timestamp(self._clock),
         )
 
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self._started.columns)
+
+    def _sorted(self, parts: Path) -> tuple[ExportDone, dict[str, str]]:
+        """Let Spark write sorted parts; return its last event, and the versions of its software."""
+        plan = self._export.plan(self._form, tuple(self._sums), self._by, parts)
+        names = SessionNames(self._services)
+        last: ExportDone | None = None
+        versions_: dict[str, str] = {}
+        request = msgspec.to_builtins(msgspec.structs.replace(plan, session=names.own, earlier=names.earlier))
+        with closing(self._services.call(SERVICE, request)) as events:  # type: ignore[type-var]
+            for event in events:
+                match from_event(event):
+                    case ExportStarted() as started:
+                        self._started = started
+                        names.began(started.where)
+                        _drop(parts, started.job, event.get("submissions", 1))
+                        # Raises before the query runs, as in every export.
+                        self._totals = Totals(self._columns, self._sums, self._by, self._form.texts)
+                        self._form.head(self._columns)
+                    case ExportProgress() as moved:
+                        self._services.progress(moved.done, moved.total, _SORTS)
+                    case ExportFailed(kind=kind, text=text):
+                        self._stage.remove()
+                        failure = ExportRejected if kind == "rejected" else ExportError
+                        raise failure(f"Spark did not make the export ({kind}): {redact(text)}")
+                    case ExportDone() as done:
+                        last, versions_ = done, event.get("versions", {})
+        if last is None:
+            raise ExportError("Expected the result of Spark's job, got none: the next run repeats the export.")
+        return last, versions_
+
+    def _join(self, out: HashedFile, parts: Sequence[str]) -> tuple[int, int]:
+        """Write the rows of the parts to the file; return the number of rows, and the number of ties."""
+        columns = self._columns
+        keys = [columns.index(name) for name in self._started.sorted_by]
+        expected, began = sum(map(_rows, parts)), self._clock.monotonic()
+        with writing(out, self._form, columns, self._totals, keys=keys) as made:
+            for part in parts:
+                for batch in _batches(part):
+                    made.add([batch])
+                    seconds = self._clock.monotonic() - began
+                    self._services.progress(made.rows, expected, note(made.rows, expected, seconds))
+                    self._services.check()
+        if made.rows != expected:
+            raise ExportError(
+                f"Expected {expected} rows, as the indexes of Spark's parts say, got {made.rows}, so nothing was published: "
+                f"see what changes files under {self._stage.path}; the next run repeats the export."
+            )
+        return made.rows, made.ties.count
+
+
+@contextmanager
+def _part(path: str) -> Iterator[Any]:
+    """Open a part; raise ExportError if it cannot be read."""
+    import pyarrow.parquet as pq  # `arrow()` has checked that it is installed
+
+    try:
+        with pq.ParquetFile(path) as source:
+            yield source
+    except (OSError, arrow().ArrowException) as error:
+        raise ExportError(
+            f"Expected Spark's part {path}, got {error}: see what changes files there; the next run repeats the export."
+        ) from error
+
+
+def _rows(path: str) -> int:
+    with _part(path) as source:
+        return int(source.metadata.num_rows)
+
+
+def _batches(path: str) -> Iterator[Any]:
+    """Yield the rows of a part, in batches of limited size; a part without rows has one empty batch with its types."""
+    with _part(path) as source:
+        if not source.metadata.num_rows:
+            yield arrow().RecordBatch.from_pylist([], source.schema_arrow)
+        groups = [source.metadata.row_group(number) for number in range(source.metadata.num_row_groups)]
+        width = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+        yield from source.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, width))))
+
 
 def _drop(parts: Path, job: str, submission: int) -> None:
-    """
-    Remove the parts of earlier tries, because this try needs the space.
-
-    Such parts remain if a host died before the host could remove its parts.
-    Only the child can remove these parts, because only the child knows that it no longer reads them.
-    """
+    """Remove the parts of earlier tries, because this try needs the space; they remain if a host has died."""
     for earlier in range(1, submission):
-        folder = parts_of(parts, job, earlier)
-        shutil.rmtree(folder, ignore_errors=True)
-        for copy in parts.glob(f"{escape(folder.name)}-*.sqlite*"):
-            copy.unlink(missing_ok=True)
-
-
-def _lines(form: Format) -> Lines:
-    """Return the format's options for the host."""
-    if not isinstance(form, Csv):
-        return Lines(form=form.name)
-    return Lines(
-        delimiter=form.delimiter,
-        null=form.null,
-        guard_formulas=form.guard_formulas,
-        decimal_comma=form.decimal_comma,
-        dates=form.dates,
-        moments=form.moments,
-        zone=form.zone,
-    )
+        shutil.rmtree(parts_of(parts, job, earlier), ignore_errors=True)

@@ -33,19 +33,15 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 @dataclass(frozen=True, slots=True)
 class Jdbc:
     """
-    A table, or a query, of PostgreSQL or SQLite.
+    A table, or a query, of PostgreSQL.
 
     All connections of an export see the same snapshot of the table.
     For PostgreSQL, all tables of the same database in an export share one exported snapshot.
-    For SQLite, the host copies the file to the folder of the export's parts, in one read transaction.
-    Writers are blocked only while the host makes the copy.
     Spark reads each range twice in the same snapshot, because a sort first samples its rows.
-    The first read takes only the sort column if two conditions are met.
-    The sort column is neither text nor float, and the query has only filters and small tables before its sort.
 
     Args:
         url: `postgresql://user@host:5432/database` (with `?sslmode=…`, `sslrootcert`, `sslcert`, `sslkey`,
-            `connect_timeout`, `currentSchema`), or `sqlite:PATH`; never with a password.
+            `connect_timeout`, `currentSchema`); never with a password.
             Without `sslmode`, a server on another host must show a certificate for its name (`verify-full`).
             The certificate must be signed by `sslrootcert`, or by an authority that Java trusts.
         table: The table's name, or a query for the database.
@@ -105,7 +101,10 @@ class Jdbc:
             ExportRejected: The URL or the table is invalid.
         """
         if self.url.startswith("sqlite:"):
-            return self._plan("sqlite", _file(self.url), None, {})
+            raise ExportRejected(
+                "Expected postgresql://user@host:5432/database as the URL of a Jdbc table, got a SQLite file: "
+                "export it with RowExport, whose rows are a cursor of sqlite3; it needs no Spark."
+            )
         try:
             url = urlsplit(self.url)
             port = url.port or 5432
@@ -113,7 +112,7 @@ class Jdbc:
             url, port = urlsplit(""), 0
         if url.scheme not in {"postgresql", "postgres"} or not url.hostname or not url.path.strip("/"):
             raise ExportRejected(
-                "Expected postgresql://user@host:5432/database or sqlite:PATH as the URL of a Jdbc table, got another "
+                "Expected postgresql://user@host:5432/database as the URL of a Jdbc table, got another "
                 "(it is not shown, because it can contain a password): name one host and one database."
             )
         asked = dict(parse_qsl(url.query, keep_blank_values=True))
@@ -132,12 +131,8 @@ class Jdbc:
             trusted = {} if "sslrootcert" in properties else {"sslfactory": "org.postgresql.ssl.DefaultJavaSSLFactory"}
             properties |= {"sslmode": "verify-full", **trusted}
         user = unquote(url.username) if url.username else None
-        return self._plan("postgresql", f"{host}:{port}{url.path}", user, properties)
-
-    def _plan(self, system: str, place: str, user: str | None, properties: dict[str, str]) -> Database:
         return Database(
-            system="sqlite" if system == "sqlite" else "postgresql",
-            place=place,
+            place=f"{host}:{port}{url.path}",
             user=user,
             password_env=self.password_env,
             password_file=None if self.password_file is None else str(Path(self.password_file).absolute()),
@@ -149,14 +144,6 @@ class Jdbc:
             fetch_rows=self.fetch_rows,
             statement_timeout=self.statement_timeout,
         )
-
-
-def _file(url: str) -> str:
-    """Return the file of `sqlite:relative/or/absolute`, `sqlite:~/path`, `sqlite:///absolute`."""
-    text = url.removeprefix("sqlite:")
-    if not text:
-        raise ExportRejected("Expected sqlite:PATH, got no path: name the file.")
-    return str(Path(re.sub(r"^//(?=/)", "", text)).expanduser().absolute())
 
 
 def _relation(table: str) -> str:

@@ -93,7 +93,7 @@ class Postgres:
             **({"password": password} if password is not None else {}),
             "ApplicationName": application,
         }
-        self._holder, self._size = self._connect(), 0
+        self._holder = self._connect()
         try:
             self._holder.setAutoCommit(False)
             for statement in (
@@ -108,11 +108,6 @@ class Postgres:
             self.close()
             raise
         self.snapshot = f"postgresql://{source.place} at {now}, LSN {lsn}, transactions {snapshot}"
-
-    @property
-    def size(self) -> int:
-        """The size of the tables read so far, in bytes, as the database estimates it."""
-        return self._size
 
     def options(self, name: str, source: Database) -> dict[str, str]:
         """
@@ -265,8 +260,7 @@ class Postgres:
     def _ranges(self, name: str, source: Database) -> dict[str, str]:
         """Return Spark's options for the ranges of the read, or no options if there is only one range."""
         column = source.partition_by
-        rows, width = self._expected(source.relation)
-        self._size += rows * width
+        rows = self._expected(source.relation)
         count = source.partitions or min(max(1, math.ceil(rows / _ROWS_A_RANGE)), _MOST_RANGES)
         if column is None or count == 1:
             return {}
@@ -282,11 +276,10 @@ class Postgres:
             return {}
         return {"partitionColumn": column, "lowerBound": lower, "upperBound": upper, "numPartitions": str(count)}
 
-    def _expected(self, relation: str) -> tuple[int, int]:
-        """Return the number of rows and the bytes of a row, as the database's planner estimates them."""
+    def _expected(self, relation: str) -> int:
+        """Return the number of rows, as the database's planner estimates it."""
         rows = self._rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {relation}")  # noqa: S608
-        plan = json.loads("".join(row[0] or "" for row in rows))[0]["Plan"]
-        return int(plan["Plan Rows"]), int(plan["Plan Width"])
+        return int(json.loads("".join(row[0] or "" for row in rows))[0]["Plan"]["Plan Rows"])
 
     def _connect(self) -> Any:
         properties = self._jvm.java.util.Properties()

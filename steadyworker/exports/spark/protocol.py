@@ -7,12 +7,12 @@ The messages between worker process and Spark host: one JSON object on each line
     connect ───────────────────────────────────→ only if Spark is a Connect server
                           ←──────────────────── ready | fatal
     run ───────────────────────────────────────→
-                          ←──────────────────── started, then progress and part in any order, stuck
+                          ←──────────────────── started, then progress, stuck
     cancel, ping ──────────────────────────────→
                           ←──────────────────── done | failed | pong
     stop ──────────────────────────────────────→ ends normally; at end of file it ends at once
 
-`started` begins a submission, or restarts the parts of a submission; all parts that came before `started` are invalid.
+`started` begins a submission: the parts of earlier submissions are invalid.
 The child gets the same events (`as_event`): each event is a mapping with its `type`; in the last event, `end` is true.
 """
 
@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from steadyworker.exports.patterns import DATE, MOMENT, UTC
 from steadyworker.exports.spark.params import Param
 from steadyworker.text.plain_text import as_unicode_data
 
@@ -40,11 +39,10 @@ class FileSource(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_fie
 
 class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_field="kind"):
     """
-    A table of a database (`jdbc.py` explains), with the place of its password, but never with the password.
+    A table of PostgreSQL (`jdbc.py` explains), with the place of its password, but never with the password.
 
     Attributes:
-        system: `postgresql` or `sqlite`.
-        place: `host:port/database`, or the path of the file.
+        place: `host:port/database`.
         user: The user for the login; None means the driver's default.
         password_env: The environment variable with the password, or None.
         password_file: The file with the password, or None.
@@ -57,7 +55,6 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_fi
         statement_timeout: The time limit of one response, in seconds.
     """
 
-    system: Literal["postgresql", "sqlite"]
     place: str
     user: str | None = None
     password_env: str | None = None
@@ -71,19 +68,6 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_fi
     statement_timeout: float
 
 
-class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """The format of a line: the format's name, and the options of `formats.Csv` that affect rows."""
-
-    form: str = "csv"
-    delimiter: str = ","
-    null: str = ""
-    guard_formulas: bool = True
-    decimal_comma: bool = False
-    dates: str = DATE
-    moments: str = MOMENT
-    zone: str = UTC
-
-
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     One export.
@@ -95,7 +79,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         params: The value of each parameter, by its name.
         order_by: The columns of the result to sort by, each perhaps with ` ASC` or ` DESC`.
         sums: The columns that the child sums; the host only checks their types.
-        lines: The format of a line.
+        by: The columns by which the child groups; the host only checks their types.
+        nested: True if the file can have nested and binary values.
         parts: The folder for the parts, which must not exist.
         session: The name (a UUID) of the run's session, by which a later run can end the session.
             The run stores the name in the ledger before the first call to Spark.
@@ -109,7 +94,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, Param] = {}
     order_by: tuple[str, ...]
     sums: tuple[str, ...] = ()
-    lines: Lines
+    by: tuple[str, ...] = ()
+    nested: bool = False
     parts: str
     session: str = ""
     earlier: tuple[str, ...] = ()
@@ -182,34 +168,30 @@ class ExportStarted(msgspec.Struct, frozen=True, tag="started", tag_field="type"
 
     Attributes:
         columns: The name and the Spark type of each column.
+        sorted_by: The names of the columns by which Spark sorts.
         versions: The versions of the databases and of the user's code.
         where: The location of the job in a cluster, such as server and session.
     """
 
     job: str
     columns: tuple[tuple[str, str], ...]
+    sorted_by: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     where: dict[str, str] = {}
 
 
 class ExportProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
     """
-    The progress of a job, after another task, row or byte.
+    The progress of a job, after another task or byte.
 
     Attributes:
         done: The number of complete tasks.
         total: The number of tasks known so far.
-        rows: The number of rows in parts; None if Spark does not report it.
-        rate: The rows per second, or None if unknown.
-        left: The seconds until all parts are written, or None if unknown.
     """
 
     job: str
     done: int
     total: int
-    rows: int | None
-    rate: float | None = None
-    left: float | None = None
 
 
 class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
@@ -223,29 +205,18 @@ class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
     text: str
 
 
-class ExportPart(msgspec.Struct, frozen=True, tag="part", tag_field="type"):
-    """The report that the task with this index is complete; `path` is the task's file, or None if the task had no rows."""
-
-    job: str
-    index: int
-    path: str | None
-    bytes: int
-
-
 class ExportDone(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
     """
     The report that all parts are written.
 
     Attributes:
-        parts: The index, path and size in bytes of every part, in order.
+        parts: The paths of the parts, in the order of the rows.
         snapshot: A description of the snapshots that Spark has read, or None.
-        rows: The number of rows that Spark counted on the way to its writer, or None if Spark did not report it.
     """
 
     job: str
-    parts: tuple[tuple[int, str, int], ...]
+    parts: tuple[str, ...]
     snapshot: str | None = None
-    rows: int | None = None
 
 
 class ExportFailed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
@@ -276,7 +247,7 @@ class HostPong(msgspec.Struct, frozen=True, tag="pong", tag_field="type"):
 
 
 Command = Connect | RunExport | Cancel | PingHost | StopHost
-JobEvent = ExportStarted | ExportProgress | ExportPart | ExportDone | ExportFailed
+JobEvent = ExportStarted | ExportProgress | ExportDone | ExportFailed
 Message = HostReady | Fatal | JobEvent | Stuck | HostPong
 
 _COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
@@ -303,7 +274,7 @@ def decode_message(line: bytes) -> Message:
 
 
 def parts_of(folder: str | Path, job: str, submission: int) -> Path:
-    """Return the folder of one submission's parts; its other files have this name, a dash and a suffix."""
+    """Return the folder of one submission's parts."""
     return Path(folder, f"{job}-{submission}")
 
 

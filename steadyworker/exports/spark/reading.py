@@ -1,46 +1,37 @@
 """
-Reads a table in the host: Parquet unchanged, JSON Lines with exact decimals, CSV with types that lose no text.
+Reads a table in the host: Parquet unchanged, JSON Lines with exact decimals, CSV as text.
 
-Spark's own inference would turn `007` into 7, `+49 30` into a number, and money into binary floats.
-SteadyWorker reads each CSV column as text once, and gives it a type only if every value is in that type's own notation:
-
-| every value (that is not NULL) looks like | type |
-|---|---|
-| `0`, `-17`, at most 18 digits | BIGINT |
-| `12.50`, `-0.001`, at most 38 digits in all | DECIMAL, with the longest fraction found |
-| `2024-03-31` | DATE |
-| `2024-03-31 02:30:00`, with `T`, with up to six digits of a fraction | TIMESTAMP_NTZ |
-| `true`, `false` | BOOLEAN |
-| anything else | STRING |
-
-This inference takes one more pass over the files; a `schema` in `Files` saves this pass.
-An empty cell is NULL; a quoted empty cell is "" in a column of text, and NULL in other columns.
-With a `schema`, a quoted empty cell is NULL in all columns, because Spark's parser would refuse it as a number.
+Spark's own inference for CSV would turn `007` into 7, `+49 30` into a number, and money into binary floats.
+So each CSV column is text, unless a `schema` in `Files` gives it a type.
+An empty cell is NULL; a quoted empty cell is "" in a table without a `schema`, and NULL with a `schema`, because "" is no number.
 With a `schema`, a decimal has every digit of the file, in CSV and in JSON Lines, or the export fails (`exact.py`).
 
 Spark assigns cells to columns by position, so each file's header must have the same columns in the same order.
 With a `schema`, each header must have the schema's columns; `options={"enforceSchema": "true"}` lets the schema rename them.
 
-Spark's parser replaces bytes that are not UTF-8 by U+FFFD, so SteadyWorker checks the bytes itself.
-Without a `schema`, SteadyWorker checks the bytes only if the pass for the inference has found U+FFFD.
-With a `schema`, SteadyWorker always checks the bytes, in one cheap pass.
+Spark's parser replaces bytes that are not UTF-8 by U+FFFD, so SteadyWorker checks the bytes of CSV itself, in one cheap pass.
 `options={"encoding": "windows-1252"}` declares another encoding; `options={"encoding": "UTF-8"}` switches the check of the bytes off.
+
+Spark has no timestamp with nanoseconds.
+A Parquet column with nanoseconds, the default of older pandas, is read in microseconds; the export fails if a value has more digits.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DoubleType, StructType
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.exact import exact, holds
-from steadyworker.exports.spark.lines import VARIABLE, column
 from steadyworker.exports.spark.protocol import FileSource
+from steadyworker.exports.spark.result import VARIABLE
 
 _CSV = {
     "header": "true",
@@ -53,14 +44,8 @@ _CSV = {
     "inferSchema": "false",
 }
 _EMPTY = "\ufffe"  # the null text for the parser: no text has this character, so that "" is not NULL
-_REPLACED = "\ufffd"
 _DIGITS = 38
-_WHOLE = r"^(0|-?[1-9]\d{0,17})$"
-_DECIMAL = r"^-?(0|[1-9]\d*)\.\d+$"
-_MOMENT = r"^\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?$"
-_DATE = r"^\d{4}-\d{2}-\d{2}$"
 _PATTERN = re.compile(r"[\[\]{}*?\\]")  # escaped in paths, because Hadoop reads a path as a pattern
-_BOOLEAN = r"^(true|false)$"
 
 
 def read(session: SparkSession, source: FileSource) -> DataFrame:
@@ -78,13 +63,45 @@ def read(session: SparkSession, source: FileSource) -> DataFrame:
     elif source.format == "json":
         found = _json(session, source, options, path)
     else:
+        nanos = _nanoseconds(Path(source.path))
+        if nanos:
+            session.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")
         found = session.read.format(source.format).options(**options).load(path)
+        if nanos:
+            found = found.withColumns({name: F.expr(_micros(name, kind)) for name, kind in nanos.items()})
     if source.format == "parquet" and VARIABLE in found.schema.simpleString():
         raise ExportRejected(
             f"Expected Parquet files without {VARIABLE} in a column's name, got {', '.join(found.columns)} in {source.path}: "
             "Hadoop takes it for a variable, and Spark then reads NULL; give the column another name where the file is written."
         )
     return found
+
+
+def _nanoseconds(path: Path) -> dict[str, str]:
+    """Return the columns with nanoseconds in the first Parquet file of a path, and their types in SQL; none for a URL."""
+    files = [path] if path.is_file() else (file for file in path.rglob("*.parquet") if file.name[0] not in "_.")
+    if (first := next(iter(files), None)) is None:
+        return {}
+    columns = pq.read_metadata(first).schema
+    found = {}
+    for number in range(len(columns)):
+        leaf = columns.column(number)
+        kind = str(leaf.logical_type)
+        if "Timestamp" not in kind or "timeUnit=nanoseconds" not in kind:
+            continue
+        if leaf.path != leaf.name:
+            raise ExportRejected(
+                f"Expected nanoseconds only outside of lists and structs, got {leaf.path} in {first}: write it in microseconds."
+            )
+        found[leaf.name] = "TIMESTAMP_NTZ" if "isAdjustedToUTC=false" in kind else "TIMESTAMP"
+    return found
+
+
+def _micros(name: str, kind: str) -> str:
+    value = "`" + name.replace("`", "``") + "`"
+    shown = "'" + re.sub(r"[^\w .-]", "?", name) + "'"
+    error = f"""raise_error(concat('Expected timestamps in microseconds in column ', {shown}, ', got ', {value}, ' nanoseconds since 1970: round them where the file is written.'))"""
+    return f"CASE WHEN {value} % 1000 = 0 THEN CAST(timestamp_micros({value} DIV 1000) AS {kind}) WHEN {value} IS NOT NULL THEN {error} END"
 
 
 def _json(session: SparkSession, source: FileSource, options: Mapping[str, str], path: str) -> DataFrame:
@@ -116,27 +133,16 @@ def _declared(
 
 
 def _csv(session: SparkSession, source: FileSource, path: str) -> DataFrame:
+    if not {"encoding", "charset"} & {name.lower() for name in source.options}:
+        _check_utf8(session, source, path)
     options = {**_CSV, **source.options}
-    declared = bool({"encoding", "charset"} & {name.lower() for name in source.options})
     if source.schema:
-        if not declared:
-            _check_utf8(session, source, path)
         return _declared(session, source, source.schema, options, path)
     options = {**_CSV, "nullValue": _EMPTY, **source.options}
     text = session.read.format("csv").options(**options).load(path)
     if len(text.inputFiles()) == 1:  # the header of a single file always agrees, even with invented names
         text = session.read.format("csv").options(**options | {"enforceSchema": "true"}).load(path)
-    texts = [name for name, kind in text.dtypes if kind == "string"]  # a partition column has a type already
-    if not texts:
-        return text
-    counts = [_counts(number, name) for number, name in enumerate(texts)]
-    found = text.agg(*counts, F.coalesce(F.bool_or(_replaced(texts)), F.lit(False)).alias("replaced")).head()  # noqa: FBT003 - SQL's false
-    if not declared and (found is None or found["replaced"] or any(_REPLACED in name for name in text.columns)):
-        _check_utf8(session, source, path)
-    kinds = {name: kind for number, name in enumerate(texts) if found and (kind := _kind(found[number]))}
-    return text.select(
-        *(_filled(name).cast(kinds[name]).alias(name) if name in kinds else column(name) for name in text.columns)
-    )
+    return text
 
 
 def _check_utf8(session: SparkSession, source: FileSource, path: str) -> None:
@@ -147,43 +153,3 @@ def _check_utf8(session: SparkSession, source: FileSource, path: str) -> None:
             f"Expected CSV in UTF-8 in {source.path}, got other bytes: "
             'declare the encoding, Files(path, options={"encoding": "windows-1252"}).'
         )
-
-
-def _replaced(names: list[str]) -> Column:
-    """Return the expression that finds U+FFFD in a row, a sign of bytes that are not UTF-8."""
-    return F.concat_ws("", *(column(name) for name in names)).contains(_REPLACED)
-
-
-def _filled(name: str) -> Column:
-    """Return the column with NULL in place of a quoted empty cell, which is neither a number nor a date."""
-    return F.nullif(column(name), F.lit(""))
-
-
-def _counts(number: int, name: str) -> Column:
-    """Return the expression that counts a column's values by notation."""
-    value = _filled(name)
-    parts = F.split(F.ltrim(value, F.lit("-")), F.lit(r"\."))
-    return F.struct(
-        F.count(value).alias("values"),
-        F.count_if(value.rlike(_WHOLE)).alias("whole"),
-        F.count_if(value.rlike(_WHOLE) | value.rlike(_DECIMAL)).alias("decimal"),
-        F.max(F.length(F.get(parts, F.lit(0)))).alias("before"),
-        F.max(F.length(F.get(parts, F.lit(1)))).alias("after"),
-        F.count_if(value.rlike(_DATE) & value.try_cast("date").isNotNull()).alias("date"),
-        F.count_if(value.rlike(_MOMENT) & value.try_cast("timestamp_ntz").isNotNull()).alias("moment"),
-        F.count_if(value.rlike(_BOOLEAN)).alias("boolean"),
-    ).alias(str(number))
-
-
-def _kind(found: dict[str, int]) -> str | None:
-    """Return the type of all values of a column, or None for text."""
-    every = found["values"]
-    if not every:
-        return None
-    if found["whole"] == every:
-        return "bigint"
-    after = found["after"] or 0
-    if found["decimal"] == every and found["before"] + after <= _DIGITS:
-        return f"decimal({found['before'] + after},{after})"
-    named = {"date": "date", "moment": "timestamp_ntz", "boolean": "boolean"}
-    return next((kind for name, kind in named.items() if found[name] == every), None)

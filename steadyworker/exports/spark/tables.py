@@ -34,7 +34,7 @@ class Files:
         schema: Column names and types as in SQL's DDL, such as `"id BIGINT, amount DECIMAL(12,2)"`.
             The export fails if a number has more digits than its DECIMAL.
             The export also fails if a number is not written like `1234.50`, unless `options` has a `locale`.
-            Without a schema, Spark reads all of a CSV or JSON table once to find the types (`reading.py` has the rules for CSV).
+            Without a schema, all columns of CSV are text, and Spark reads all of a JSON table once to find the types.
         options: Spark's options for the format, like `{"sep": ";"}`, or `{"encoding": "windows-1252"}` for CSV that is not UTF-8.
     """
 

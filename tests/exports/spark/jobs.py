@@ -11,8 +11,8 @@ from tenacity import wait_fixed
 
 from steadyworker import Job, RetryPolicy, Worker
 from steadyworker.exports import SparkExport
-from steadyworker.exports.spark import export as exporting
-from steadyworker.exports.spark.join import Join
+from steadyworker.exports.spark.handle import SessionNames
+from steadyworker.exports.writing import FileWriting
 from tests.exports.spark.sparkkit import ORDER, QUERY
 
 FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
@@ -38,7 +38,7 @@ class Payments(Worker[dict[str, Any]]):
     retry = RetryPolicy(max_attempts=3, wait=wait_fixed(0.2))
 
     def setup(self) -> None:
-        link, begin, offer = os.link, exporting._SparkRun._begin, Join.offer
+        link, begin, add = os.link, SessionNames.began, FileWriting.add
 
         def linked(source: Any, target: Any, **options: Any) -> None:
             which = "manifest" if str(target).endswith(".json") else "file"
@@ -52,13 +52,13 @@ class Payments(Worker[dict[str, Any]]):
             begin(*arguments)
             struck("Spark has begun")
 
-        def offered(*arguments: Any) -> None:
-            offer(*arguments)
+        def added(*arguments: Any) -> None:
+            add(*arguments)
             struck("a part is joined")
 
         os.link = linked  # type: ignore[assignment]
-        exporting._SparkRun._begin = begun  # type: ignore[method-assign,assignment]
-        Join.offer = offered  # type: ignore[method-assign,assignment]
+        SessionNames.began = begun  # type: ignore[method-assign,assignment]
+        FileWriting.add = added  # type: ignore[method-assign,assignment]
 
     def handle(self, job: Job[dict[str, Any]]) -> None:
         with (FOLDER / "starts").open("a") as out:

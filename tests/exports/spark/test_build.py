@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportError
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
@@ -194,29 +194,3 @@ def test_what_a_function_leaves_in_its_session_no_other_export_finds(
         out = tmp_path / f"{number}.csv"
         SparkExport(Build("report_frames:untidy"), tables={}, order_by=("id",)).write(LiveServices(sources), out)
         assert out.read_text() == "id,left\n1,true\n"
-
-
-def test_a_function_is_asked_once_for_each_of_a_few_rows(sources: SparkService, reports: Path, tmp_path: Path) -> None:
-    """To cut a sort into pieces Spark would run everything once more before it."""
-    export = SparkExport(
-        Build("report_frames:noted"), tables={}, order_by=("id",), params={"to": str(tmp_path / "notes")}
-    )
-    assert export.write(LiveServices(sources), tmp_path / "out.csv").rows == 10
-    assert sorted((tmp_path / "notes").read_text().split()) == [str(number) for number in range(10)]
-
-
-@pytest.mark.parametrize("kind", ["rows", "empty", "table"])
-def test_a_function_that_writes_is_refused_with_the_reason(
-    sources: SparkService, reports: Path, tmp_path: Path, kind: str
-) -> None:
-    """A run is repeated, and would write again; the tasks of what it writes are no parts of the export."""
-    export = SparkExport(
-        Build("report_frames:writing"),
-        tables={},
-        order_by=("id",),
-        params={"to": str(tmp_path / "other"), "kind": kind},
-    )
-    services = LiveServices(sources)
-    with pytest.raises(ExportRejected, match=r"got report_frames:writing, which has written something with Spark"):
-        export.write(services, tmp_path / "out.csv")
-    assert services.kinds().count("started") == services.kinds().count("part") == 0

@@ -12,15 +12,12 @@ import pytest
 from steadyworker.clock import SystemClock
 from steadyworker.exports.spark import connect
 from steadyworker.exports.spark.connect import ConnectEngine
-from steadyworker.exports.spark.pace import Ratio
 from steadyworker.exports.spark.protocol import (
     Connect,
     ExportDone,
-    ExportPart,
     ExportPlan,
     ExportStarted,
     JobEvent,
-    Lines,
     RunExport,
     Stuck,
 )
@@ -62,7 +59,7 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
         Path(run.plan.parts).mkdir(parents=True)
         Path(run.plan.parts, "part-00000-x-c000.txt").write_text("1\n")
         assert waits.wait(60)
-        return ExportDone(run.job, ())
+        return ExportDone(run.job, (run.plan.parts,))
 
     monkeypatch.setattr(connect, "Server", Straw)
     monkeypatch.setattr(connect, "mark", lambda *_: SimpleNamespace(kill=lambda: None))
@@ -97,7 +94,7 @@ class Bench:
     def run(self, number: int) -> None:
         """A job, always of the same name, with a folder of its own."""
         parts = str(self._folder / f"{number}")
-        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=parts)
+        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), parts=parts)
         self.engine.run(RunExport("job", plan, stuck_after=0.1))
 
     def kinds(self, since: int = 0) -> list[str]:
@@ -124,8 +121,8 @@ def bench(
     made = Bench(writing, tmp_path, eventually)
 
     class Watched(RemoteTasks):
-        def __init__(self, run: RunExport, ratio: Ratio) -> None:
-            super().__init__(run, ratio, made.clock)
+        def __init__(self, run: RunExport) -> None:
+            super().__init__(run, made.clock)
 
         def stuck(self) -> str:
             found = super().stuck()
@@ -137,48 +134,31 @@ def bench(
 
 
 @pytest.mark.long
-def test_nothing_of_a_cancelled_job_reaches_the_next_one_of_its_name(bench: Bench) -> None:
+def test_nothing_of_a_cancelled_job_reaches_the_next_one_of_its_name(bench: Bench, tmp_path: Path) -> None:
     """As after `stuck`: the service begins it again as soon as the first is told to have ended, which is before it has."""
     bench.run(1)
-    bench.expect("ExportPart")
+    bench.expect("ExportStarted")
     bench.engine.cancel("job")
     bench.expect("ExportFailed")
     before = len(bench.received)
     bench.run(2)
-    bench.expect("ExportPart", before)
+    bench.expect("ExportStarted", before)
     bench.writing[0].set()
     bench.only_one_runs()
     bench.writing[1].set()
     bench.expect("ExportDone", before)
     assert [kind for kind in bench.kinds(before) if kind != "ExportProgress"] == [
         "ExportStarted",
-        "ExportPart",
         "ExportDone",
     ]
-    second = [event for event in bench.received[before:] if isinstance(event, ExportPart)]
-    assert [Path(part.path or "").parent.name for part in second] == ["2"]
-
-
-def test_a_part_that_was_written_again_makes_what_was_joined_void(bench: Bench, tmp_path: Path) -> None:
-    bench.run(1)
-    bench.expect("ExportPart")
-    fresh = tmp_path / "fresh"
-    fresh.write_text("1\n")
-    fresh.replace(tmp_path / "1" / "part-00000-x-c000.txt")
-    bench.writing[0].set()
-    bench.expect("ExportDone")
-    assert [kind for kind in bench.kinds() if kind != "ExportProgress"] == [
-        "ExportStarted",
-        "ExportPart",
-        "ExportStarted",
-        "ExportDone",
-    ]
+    (last,) = [event for event in bench.received[before:] if isinstance(event, ExportDone)]
+    assert last.parts == (str(tmp_path / "2"),)
 
 
 def test_what_was_in_flight_when_an_operation_ended_is_not_waited_for(bench: Bench) -> None:
     """The client tells the last count again at its end (PySpark 4.3): a `Build` that asks twice may think in between."""
     bench.run(1)
-    bench.expect("ExportPart")
+    bench.expect("ExportStarted")
     server: Any = bench.engine._server
     (reported,) = server.handlers
     stages = [SimpleNamespace(stage_id=0, num_completed_tasks=3, num_tasks=9)]

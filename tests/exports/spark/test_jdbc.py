@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -254,65 +252,6 @@ def test_a_read_is_cut_by_dates_and_moments_too_and_loses_no_null(
     made, lines = ask(sources, "SELECT id FROM t", tmp_path / "out.csv", t=source)
     assert lines == ["id", *map(str, range(1, 102))]
     assert made.rows == 101
-
-
-# --- SQLite -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_of_sqlites_is_copied_in_one_moment_while_its_writer_goes_on(
-    sources: SparkService, tmp_path: Path
-) -> None:
-    """Twice in one query, in ranges; what is declared is not what is there; the copy is gone with the parts."""
-    file = tmp_path / "a b?%41#.db"
-    with closing(sqlite3.connect(file, isolation_level=None)) as writer:
-        writer.execute("PRAGMA journal_mode = WAL")
-        writer.execute(
-            "CREATE TABLE t (id INTEGER, big INTEGER, text, amount DECIMAL(12,2), ratio REAL, none, day DATE)"
-        )
-        rows = [(n, 2**62 + n, f"=t{n}", n + 0.25, n / 3, None, "2024-02-29") for n in range(1000)]
-        writer.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-        writer.execute("BEGIN IMMEDIATE")
-        writer.execute("DELETE FROM t WHERE id >= 10")  # not committed: nobody sees it
-        source = Jdbc(f"sqlite:{file}", "t", partition_by="id", partitions=4)
-        made, _ = ask(
-            sources,
-            "SELECT t.* FROM t JOIN u ON t.id = u.id",
-            tmp_path / "out.csv",
-            t=source,
-            u=Jdbc(f"sqlite:{file}", "SELECT id FROM t"),
-        )
-        writer.execute("ROLLBACK")
-    light = [
-        (n, big, text, Decimal(n * 100 + 25).scaleb(-2), ratio, none, day) for n, big, text, _, ratio, none, day in rows
-    ]
-    RowExport(light, columns=("id", "big", "text", "amount", "ratio", "none", "day")).write(
-        FakeServices(tmp_path / "l"), tmp_path / "light.csv"
-    )
-    assert (tmp_path / "out.csv").read_text() == (tmp_path / "light.csv").read_text()
-    assert made.snapshot is not None
-    assert made.snapshot.startswith(f"sqlite:{file} at 20")
-    assert not list(tmp_path.rglob("*.sqlite"))
-
-
-def test_a_file_that_is_none_and_a_column_of_many_kinds_are_refused(sources: SparkService, tmp_path: Path) -> None:
-    file = tmp_path / "shop.db"
-    with closing(sqlite3.connect(file)) as made, made:
-        made.execute("CREATE TABLE t (id INTEGER, mixed)")
-        made.execute("INSERT INTO t VALUES (1, 1), (2, 'two')")
-    (tmp_path / "text.db").write_text("no database, but long enough to be looked at " * 100)
-    cases: list[tuple[Jdbc, str]] = [
-        (Jdbc(f"sqlite:{tmp_path}/none.db", "t"), "none.db, got unable to open"),
-        (Jdbc(f"sqlite:{tmp_path}/text.db", "t"), "text.db, got file is not a database"),
-        (Jdbc(f"sqlite:{file}", "missing"), "no such table: missing"),
-        (Jdbc(f"sqlite:{file}", "t"), "one kind in column 'mixed'"),
-        (Jdbc(f"sqlite:{file}", "t", partition_by="mixed", schema="mixed STRING"), "integers as partition_by"),
-    ]
-    for source, says in cases:
-        with pytest.raises(ExportError, match=says):
-            ask(sources, "SELECT * FROM t", tmp_path / "no.csv", t=source)
-    told = Jdbc(f"sqlite:{file}", "t", schema="mixed STRING")
-    _, lines = ask(sources, "SELECT * FROM t", tmp_path / "out.csv", t=told)
-    assert lines == ["id,mixed", "1,1", "2,two"]
 
 
 def test_what_postgresql_can_never_answer_is_rejected_and_what_it_can_answer_later_is_not(

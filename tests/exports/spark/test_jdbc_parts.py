@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 import zipfile
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.build import Build
-from steadyworker.exports.spark.databases import application_name, patience
+from steadyworker.exports.spark.databases import application_name
 from steadyworker.exports.spark.drivers import DRIVERS, with_drivers
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.jdbc import Jdbc
 from steadyworker.exports.spark.postgres import Postgres
-from steadyworker.exports.spark.protocol import ExportPlan, Lines, RunExport
 from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.spark.sqlite import Sqlite
 from steadyworker.exports.spark.tables import source
 
 URL = "postgresql://reader@db.example:5433/shop"
@@ -32,18 +27,12 @@ URL = "postgresql://reader@db.example:5433/shop"
 
 def test_a_url_becomes_a_place_a_user_and_the_drivers_properties(tmp_path: Path) -> None:
     made = Jdbc(URL + "?sslmode=verify-full&connect_timeout=3", "billing.payments", password_file="secret").database()
-    assert (made.system, made.place, made.user) == ("postgresql", "db.example:5433/shop", "reader")
+    assert (made.place, made.user) == ("db.example:5433/shop", "reader")
     assert made.properties == {"sslmode": "verify-full", "connectTimeout": "3"}
     assert (made.relation, made.password_file) == ("billing.payments", str(Path.cwd() / "secret"))
     made = Jdbc("postgres://us%40er@[::1]/shop", " SELECT 1 -- one; \n ; ").database()
     assert (made.place, made.user) == ("[::1]:5432/shop", "us@er")
     assert made.relation == "(SELECT 1 -- one;\n) AS source"
-    for url, place in [
-        ("sqlite:a/b.db", Path.cwd() / "a/b.db"),
-        ("sqlite:///a/b.db", "/a/b.db"),
-        ("sqlite:~/b", Path.home() / "b"),
-    ]:
-        assert Jdbc(url, '"my table"').database().place == str(place)
     assert source("t", Jdbc(URL, "t")) == Jdbc(URL, "t").database()
     with pytest.raises(ExportError, match="table name"):
         source("a b", Jdbc(URL, "t"))
@@ -60,7 +49,7 @@ def test_a_url_becomes_a_place_a_user_and_the_drivers_properties(tmp_path: Path)
         ("mysql://reader:canary@db/shop", "t", {}, "it is not shown"),
         ("postgresql://db", "t", {}, "and one database"),
         (URL + "?socketFactory=evil", "t", {}, "got socketFactory"),
-        ("sqlite:", "t", {}, "sqlite:PATH"),
+        ("sqlite:", "t", {}, "got a SQLite file: export it with RowExport"),
         (URL, "t; DROP TABLE t", {}, "a table's name"),
         (URL, "my table", {}, "quote a name"),
         (URL, "t", {"partitions": 3}, "Expected partition_by for 3 partitions"),
@@ -82,10 +71,9 @@ def test_spark_is_given_the_systems_drivers_unless_a_users_jar_has_them(tmp_path
     assert with_drivers("", tmp_path) == ""
     folder = tmp_path / "usr/share/java"
     folder.mkdir(parents=True)
-    for name in ("postgresql.jar", "sqlite-jdbc.jar"):
-        (folder / name).touch()
-    system = [str(folder / name) for name in ("postgresql.jar", "sqlite-jdbc.jar")]
-    assert with_drivers("", tmp_path).split(",") == system
+    system = folder / "postgresql.jar"
+    system.touch()
+    assert with_drivers("", tmp_path) == str(system)
     own = tmp_path / "own drivers.jar"
     with zipfile.ZipFile(own, "w") as archive:
         archive.writestr("org/postgresql/Driver.class", b"")
@@ -94,9 +82,9 @@ def test_spark_is_given_the_systems_drivers_unless_a_users_jar_has_them(tmp_path
             jar,
             "hdfs:///x.jar",
             "/none.jar",
-            system[1],
         ]
-    assert with_drivers("https://example.com/sqlite-jdbc.jar", tmp_path).split(",")[1:] == [system[0]]
+    assert with_drivers("https://example.com/other.jar", tmp_path).split(",")[1:] == [str(system)]
+    assert with_drivers("https://example.com/postgresql.jar", tmp_path) == "https://example.com/postgresql.jar"
     assert "apt-get install libpostgresql-jdbc-java" in DRIVERS["postgresql"].remedy
 
 
@@ -108,71 +96,6 @@ def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pyte
     assert entries[:2] == [str(Path.cwd()), str(tmp_path)]
     assert not any("site-packages" in entry for entry in entries)
     assert "spark.jars=/own.jar" in settings.properties(tmp_path, "")
-
-
-def test_an_export_is_not_stuck_while_its_database_may_take_its_time() -> None:
-    def run(**tables: Any) -> RunExport:
-        lines = Lines(delimiter=",", null="", guard_formulas=True)
-        sources = {name: source(name, table) for name, table in tables.items()}
-        return RunExport(
-            "job", ExportPlan(query="SELECT 1", tables=sources, order_by=("id",), lines=lines, parts="p"), 60.0
-        )
-
-    assert patience(run()) == 60.0
-    assert patience(run(t=Jdbc(URL, "t"), u=Jdbc(URL, "u", statement_timeout=5.0))) == 600.0
-    assert patience(run(t=Jdbc(URL, "t", statement_timeout=5.0))) == 60.0
-
-
-def test_a_copy_of_a_database_is_nobody_elses_from_its_first_byte(tmp_path: Path) -> None:
-    file = tmp_path / "shop.db"
-    with closing(sqlite3.connect(file)) as made, made:
-        made.execute("CREATE TABLE t (id INTEGER)")
-    copy, modes = tmp_path / "parts" / "copy.sqlite", []
-
-    def look() -> None:
-        modes.append(copy.stat().st_mode & 0o777)
-
-    Sqlite(Jdbc(f"sqlite:{file}", "t").database(), copy, look, "now").close()
-    assert modes == [0o600]
-    assert not copy.exists()
-
-    def cancelled() -> None:
-        raise ExportError("cancelled")
-
-    with pytest.raises(ExportError):
-        Sqlite(Jdbc(f"sqlite:{file}", "t").database(), copy, cancelled, "now")
-    assert not copy.exists(), "of a copy that was not made nothing is left"
-
-
-def test_whole_numbers_beside_others_are_not_made_floats_in_silence(tmp_path: Path) -> None:
-    file = tmp_path / "shop.db"
-    with closing(sqlite3.connect(file)) as made, made:
-        made.execute("CREATE TABLE t (id INTEGER, amount NUMERIC)")
-        made.execute("INSERT INTO t VALUES (1, 10.0), (2, 10.5), (3, 9007199254740993)")
-    source = Jdbc(f"sqlite:{file}", "t").database()
-    copy = Sqlite(source, tmp_path / "copy.sqlite", lambda: None, "now")
-    with pytest.raises(ExportError, match=r"one kind in column 'amount' of table 't', got .*: declare the type"):
-        copy.options("t", source)
-    told = Jdbc(f"sqlite:{file}", "t", schema="amount DECIMAL(20,2)").database()
-    assert copy.options("t", told)["customSchema"] == "amount DECIMAL(20,2), `id` BIGINT"
-
-
-def test_binary_floats_are_not_cut_to_fifteen_digits_in_silence(tmp_path: Path) -> None:
-    """SQLite makes text of them so, for whoever declares a column as text."""
-    file = tmp_path / "shop.db"
-    with closing(sqlite3.connect(file)) as made, made:
-        made.execute("CREATE TABLE t (id INTEGER, short REAL, ratio REAL)")
-        made.execute("INSERT INTO t VALUES (1, 0.1, 0.3), (2, 12.5, 0.1 + 0.2), (3, NULL, NULL)")
-    text = Jdbc(f"sqlite:{file}", "t", schema="short STRING, ratio STRING").database()
-    copy = Sqlite(text, tmp_path / "copy.sqlite", lambda: None, "now")
-    copy.options("t", text)
-    kinds: dict[str, DataType] = {"id": LongType(), "short": StringType(), "ratio": DoubleType()}
-    copy.check("t", text, StructType([StructField(name, kind) for name, kind in kinds.items()]))
-    kinds["ratio"] = StringType()
-    with pytest.raises(
-        ExportError, match=r"column 'ratio' of .* got 0\.30000000000000004: declare DOUBLE, or .*printf"
-    ):
-        copy.check("t", text, StructType([StructField(name, kind) for name, kind in kinds.items()]))
 
 
 class Connection:

@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.formats import Csv
 from steadyworker.exports.spark import connect, engine
 from steadyworker.exports.spark.connect import ConnectEngine
 from steadyworker.exports.spark.engine import Engine
@@ -24,7 +25,6 @@ from steadyworker.exports.spark.protocol import (
     ExportProgress,
     ExportStarted,
     Fatal,
-    Lines,
     RunExport,
     Stuck,
     decode_command,
@@ -117,7 +117,6 @@ def with_a_driver(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Engine:
     session.newSession.return_value = session
     monkeypatch.setattr(engine, "SparkSession", builder)
     monkeypatch.setattr(engine, "InheritableThread", threading.Thread)
-    monkeypatch.setattr(engine, "_estimate", lambda _: None)
     return Engine(heard.emit, lambda: pytest.fail("the JVM is alive"))
 
 
@@ -130,7 +129,7 @@ def at_a_server(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> ConnectEngine:
 
 
 def plan(query: str, parts: Path) -> ExportPlan:
-    return ExportPlan(query=query, build=True, tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
+    return ExportPlan(query=query, build=True, tables={}, order_by=("id",), parts=str(parts))
 
 
 @pytest.mark.usefixtures("odd_frames")
@@ -184,9 +183,9 @@ def test_every_error_is_a_last_event() -> None:
 def test_a_text_that_is_no_unicode_crosses_the_pipe_as_its_escape() -> None:
     for message in (Fatal(LONE), Stuck("job", LONE), ExportFailed("job", "job", LONE)):
         assert decode_message(encode(message)).text == SHOWN  # type: ignore[union-attr]
-    begun = decode_message(encode(ExportStarted("job", ((LONE, "string"),), {LONE: LONE})))
-    assert begun == ExportStarted("job", ((SHOWN, "string"),), {SHOWN: SHOWN})
-    assert decode_message(encode(ExportProgress("job", 1, 2, None))) == ExportProgress("job", 1, 2, None)
+    begun = decode_message(encode(ExportStarted("job", ((LONE, "string"),), (LONE,), {LONE: LONE})))
+    assert begun == ExportStarted("job", ((SHOWN, "string"),), (SHOWN,), {SHOWN: SHOWN})
+    assert decode_message(encode(ExportProgress("job", 1, 2))) == ExportProgress("job", 1, 2)
     run = RunExport("job", plan(LONE, Path(LONE)))
     sent = decode_command(encode(run))
     assert isinstance(sent, RunExport)
@@ -208,4 +207,4 @@ def test_an_export_with_a_text_that_is_no_unicode_is_refused_before_spark_gets_i
     """The escape of a parameter would be another parameter: rows that nobody asked for."""
     export = SparkExport(query, tables=tables, order_by=("id",), params=params)
     with pytest.raises(ExportRejected, match=r"Expected valid Unicode .*caf\\udce9\.csv"):
-        export.plan(Lines(), (), Path(parts))
+        export.plan(Csv(), (), (), Path(parts))

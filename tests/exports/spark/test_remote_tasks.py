@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from steadyworker.clock import SystemClock
-from steadyworker.exports.spark.pace import Ratio
-from steadyworker.exports.spark.protocol import ExportPlan, Lines, RunExport
+from steadyworker.exports.spark.protocol import ExportPlan, RunExport
 from steadyworker.exports.spark.remote import RemoteTasks
 from steadyworker.exports.spark.tasks import size_of
 
@@ -28,10 +27,10 @@ class Hand(SystemClock):
 class Server:
     """One job's messages and files, and a look at them each second."""
 
-    def __init__(self, parts: Path, *, ratio: float = 2.5, stuck_before: int = 0) -> None:
+    def __init__(self, parts: Path, *, stuck_before: int = 0) -> None:
         self.parts, self.clock = parts, Hand()
-        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), lines=Lines(), parts=str(parts))
-        self.tasks = RemoteTasks(RunExport("job", plan, 1.0, stuck_before), Ratio(ratio), self.clock)
+        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), parts=str(parts))
+        self.tasks = RemoteTasks(RunExport("job", plan, 1.0, stuck_before), self.clock)
 
     def report(self, running: int, **stages: tuple[int, int]) -> None:
         """`s3=(1, 9)`: 1 of the 9 tasks of stage 3 are done."""
@@ -74,27 +73,6 @@ def test_tasks_are_counted_once_skipped_stages_and_failed_attempts_never(server:
     assert server.poll()
     assert (server.tasks.done, server.tasks.total) == (13, 19)
     assert not server.poll()
-
-
-def test_a_part_is_reported_once_it_was_the_same_twice(server: Server) -> None:
-    """And whether it is another file later on; what tasks are still writing lies in a folder of theirs."""
-    server.write(7, folder="_temporary/0/_temporary/attempt_1")
-    server.write(1, "half")
-    server.write(0)
-    server.poll()
-    assert list(server.tasks.complete()) == []
-    grown = server.write(1, "half and whole\n")
-    server.poll()
-    assert [(index, size) for index, _, size in server.tasks.complete()] == [(0, 4)]
-    server.poll()
-    assert list(server.tasks.complete()) == [(1, str(grown), 15)]
-    assert list(server.tasks.complete()) == []
-    assert not server.tasks.replaced()
-    shutil.copy2(grown, server.parts / "other")
-    (server.parts / "other").replace(grown)
-    assert server.tasks.replaced(), "the same bytes, size and time, and another file"
-    grown.unlink()
-    assert server.tasks.replaced()
 
 
 def test_no_movement_of_tasks_in_flight_is_stuck_after_ten_times_the_limit(server: Server) -> None:
@@ -183,55 +161,3 @@ def test_a_job_whose_tasks_take_long_is_granted_five_times_as_long(server: Serve
     server.poll()
     assert server.still(44) == ""
     assert "the limit is 45 s" in server.still(1)
-
-
-@pytest.mark.parametrize("late", [0, 2])
-def test_what_is_left_is_right_to_a_fifth_while_parts_are_written(tmp_path: Path, late: int) -> None:
-    """A sample, a sort of 4 tasks and 80 parts, two a second; the server tells of each task two seconds later."""
-    server = Server(tmp_path / "parts", ratio=4.0)
-    told: list[tuple[float, float | None]] = []
-    moments: list[dict[str, tuple[int, int]]] = [
-        *({"s0": (done, 4)} for done in (1, 2, 3, 4)),
-        *({"s0": (4, 4), "s1": (second * 2 // 5, 4)} for second in range(10)),
-        *({"s0": (4, 4), "s1": (4, 4), "s2": (2 * second, 80)} for second in range(41)),
-    ]
-    for second, _ in enumerate(moments):
-        server.report(2, **moments[max(0, second - late)])
-        written = moments[second].get("s2", (0, 80))[0]
-        for index in range(max(0, written - 2), written):
-            server.write(index)
-        server.poll()
-        told.append((len(moments) - 1 - second, server.tasks.left))
-    half = [(truth, left) for truth, left in told[len(told) // 2 :] if truth > 2]
-    assert half
-    for truth, left in half:
-        assert left == pytest.approx(truth, rel=0.2, abs=1.0)
-
-
-def test_what_is_left_is_not_estimated_for_a_sort_that_was_not_seen(tmp_path: Path) -> None:
-    """Small tasks of a server that tells late: a tenth of the parts says nothing of the others, a third does."""
-    server = Server(tmp_path / "parts", ratio=4.0)
-    for index in range(60):
-        server.write(index)
-        server.report(2, s0=(4, 4), s1=(4, 4), s2=(index, 80))
-        server.poll()
-        if index < 20:
-            assert server.tasks.left is None
-        if index >= 40:
-            assert server.tasks.left == pytest.approx(79 - index, rel=0.2, abs=1.0)
-
-
-def test_a_server_that_reports_the_writing_stage_late_is_waited_for(tmp_path: Path) -> None:
-    server = Server(tmp_path / "parts", ratio=4.0)
-    server.report(2, s0=(4, 4))
-    server.poll()
-    server.report(2, s0=(4, 4), s1=(2, 4))
-    server.poll()
-    server.report(2, s0=(4, 4), s1=(4, 4))
-    for index in range(80):
-        server.write(index)
-        if index > 15:
-            server.report(2, s0=(4, 4), s1=(4, 4), s2=(index - 15, 80))
-        server.poll()
-        if index > 30:
-            assert server.tasks.left == pytest.approx(79 - index, rel=0.2, abs=1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -147,25 +146,6 @@ def test_a_cancelled_job_leaves_no_query_behind_and_the_next_one_runs(
     small.write(LiveServices(sources, uid="next"), tmp_path / "next.csv")
     assert sources._hosts[0].process.pid == host, "it did not have to be killed"
     assert not (tmp_path / "out.csv").exists()
-
-
-def test_a_file_that_is_looked_through_for_long_moves_and_can_be_cancelled(
-    sources: SparkService, tmp_path: Path, eventually: Eventually
-) -> None:
-    """SQLite's values are asked for their types, here for ever, before Spark hears of the table."""
-    sqlite3.connect(tmp_path / "shop.db").close()
-    warm = SparkExport("SELECT id FROM range(1)", tables={}, order_by=("id",))
-    warm.write(LiveServices(sources, uid="warm"), tmp_path / "warm.csv")
-    host = sources._hosts[0].process.pid
-    endless = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) SELECT id FROM n"
-    source = Jdbc(f"sqlite:{tmp_path}/shop.db", endless)
-    job = Background(sources, source, tmp_path / "out.csv", "SELECT id FROM payments", {})
-    eventually(lambda: job.services.kinds().count("progress") > 4, within=WITHIN)
-    job.interrupt()
-    assert job.ended.startswith("Interrupt")
-    eventually(lambda: not list(tmp_path.rglob("*.sqlite")), within=WITHIN)
-    warm.write(LiveServices(sources, uid="next"), tmp_path / "next.csv")
-    assert sources._hosts[0].process.pid == host, "it did not have to be killed"
 
 
 def test_a_range_that_fails_takes_the_others_queries_with_it_and_an_answer_has_a_limit(

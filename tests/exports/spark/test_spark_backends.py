@@ -29,7 +29,6 @@ from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected he
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
 )
 from tests.exports.spark.test_spark_older import (
-    a_missing_part_is_noticed,
     exported,  # noqa: F401 - a fixture
     lake_is_refused,
     never_succeeds,
@@ -83,11 +82,6 @@ def test_a_lake_is_refused_and_so_is_what_can_never_succeed(
     never_succeeds(warm, exported, tmp_path)
 
 
-@pytest.mark.slow
-def test_a_part_that_is_missing_in_the_listing_is_noticed_here_too(warm: SparkService, tmp_path: Path) -> None:
-    a_missing_part_is_noticed(warm, tmp_path)
-
-
 def test_an_executor_that_is_killed_costs_nothing_but_time(
     on_cluster: SparkService, standalone: Standalone, payments: Path, tmp_path: Path
 ) -> None:
@@ -97,7 +91,7 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(
     killed: list[int] = []
 
     def kill(event: Mapping[str, Any]) -> None:
-        if event["type"] == "part" and not killed:
+        if event["type"] == "progress" and "started" in services.kinds() and event["done"] and not killed:
             killed.extend(standalone.executors())
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -143,51 +141,6 @@ def refused(service: SparkService, source: Jdbc, to: Path, says: str) -> None:
     with pytest.raises(ExportError, match=says):
         lines(service, source, to)
     assert not to.exists()
-
-
-def test_a_decimal_of_sqlites_has_every_digit_of_its_values(sources: SparkService, tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path}/shop.db"
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as made, made:
-        made.execute("CREATE TABLE t (id INTEGER, amount DECIMAL(13,2), text TEXT, part, big)")
-        rows = [(1, 10.25, "1.500", 2.0, 2**31 - 1), (2, 7, "15e-1", 3, 1), (3, 12345678901.35, "7", None, None)]
-        made.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?)", [*rows, (4, 0.29, "-0.05", -1.0, 2)])
-        for number, values in enumerate([(10.005, "1", 1, 1), (0.1 + 0.2, "10.005", 1, 1), (1, "1e-3", 0.5, 2**31)]):
-            made.execute(f"CREATE TABLE t{number} (id INTEGER, amount DECIMAL(13,2), text TEXT, part, big)")
-            made.execute(f"INSERT INTO t{number} VALUES (1, ?, ?, ?, ?)", values)
-    schema = "text DECIMAL(12,2), part BIGINT, big INT"
-    assert lines(sources, Jdbc(url, "t", schema=schema), tmp_path / "out.csv") == [
-        "id,amount,text,part,big",
-        "1,10.25,1.50,2,2147483647",
-        "2,7.00,1.50,3,1",
-        "3,12345678901.35,7.00,,",
-        "4,0.29,-0.05,-1,2",
-    ]
-    no = tmp_path / "no.csv"
-    digits = "Expected at most 2 digits after the point in column '{}' of table 't', as it is declared, got {}, .*{}"
-    refused(sources, Jdbc(url, "t0"), no, digits.format("amount", r"10\.005", r"amount DECIMAL\(38,3\)"))
-    refused(
-        sources, Jdbc(url, "t1"), no, digits.format("amount", r"0\.30000000000000004", r'SELECT round\("amount", 2\)')
-    )
-    refused(
-        sources, Jdbc(url, "SELECT id, text FROM t1", schema=schema), no, digits.format("text", r"10\.005", "round")
-    )
-    refused(sources, Jdbc(url, "SELECT id, text FROM t2", schema=schema), no, digits.format("text", "1e-3", "round"))
-    whole = "Expected whole numbers that fit into {}, the declared type of column '{}' of table 't', got {}: declare"
-    refused(sources, Jdbc(url, "SELECT id, part FROM t2", schema=schema), no, whole.format("BIGINT", "part", r"0\.5"))
-    refused(sources, Jdbc(url, "SELECT id, big FROM t2", schema=schema), no, whole.format("INT", "big", "2147483648"))
-    refused(
-        sources, Jdbc(url, "SELECT id, 'x' AS part FROM t2", schema=schema), no, whole.format("BIGINT", "part", "'x'")
-    )
-    refused(
-        sources,
-        Jdbc(url, "SELECT id, '1e3' AS part FROM t2", schema=schema),
-        no,
-        whole.format("BIGINT", "part", "'1e3'"),
-    )
-    told = Jdbc(url, "SELECT id, round(amount, 2) AS amount FROM t1", schema="amount DECIMAL(13,2)")
-    assert lines(sources, told, tmp_path / "told.csv") == ["id,amount", "1,0.30"]
-    more = Jdbc(url, "SELECT id, amount FROM t1", schema="amount DECIMAL(38,17)")
-    assert lines(sources, more, tmp_path / "more.csv") == ["id,amount", "1,0.30000000000000004"]
 
 
 def test_a_schema_that_has_fewer_digits_than_postgresql_is_held_to_its_values(

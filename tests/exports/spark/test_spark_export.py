@@ -34,7 +34,6 @@ from tests.exports.spark.sparkkit import (
     QUERY,
     LiveServices,
     payment,
-    payments_folder,
     session,
     session_cpu,
     used,
@@ -80,7 +79,7 @@ def test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes(
     assert verify(tmp_path / "out.csv") == made
 
 
-def test_parts_are_joined_while_later_ones_are_still_being_written_and_only_real_progress_is_reported(
+def test_parts_are_joined_in_order_and_only_real_progress_is_reported(
     warm: SparkService, payments: Path, tmp_path: Path
 ) -> None:
     services = LiveServices(warm)
@@ -88,7 +87,7 @@ def test_parts_are_joined_while_later_ones_are_still_being_written_and_only_real
         services, tmp_path / "out.csv", totals={"amount": "sum"}
     )
     kinds = services.kinds()
-    assert kinds.index("part") < kinds.index("done") == len(kinds) - 1
+    assert kinds.index("started") < kinds.index("done") == len(kinds) - 1
     assert kinds.count("started") == 1
     assert len(services.beats) == len(set(services.beats)) + sum(
         a == b for a, b in zip(services.beats, services.beats[1:], strict=False)
@@ -205,34 +204,16 @@ def test_an_empty_result_is_a_header_with_a_manifest(warm: SparkService, payment
     assert (made.rows, made.totals[0].sums) == (0, {"amount": "0"})
 
 
-def test_csv_is_typed_only_where_no_text_is_lost(warm: SparkService, tmp_path: Path) -> None:
+def test_csv_is_text_unless_a_schema_gives_it_types(warm: SparkService, tmp_path: Path) -> None:
     folder = tmp_path / "csv" / "month=3"
     folder.mkdir(parents=True)
-    (folder / "a.csv").write_text(
-        'id,code,phone,amount,day,at,flag,text\n2,007,+49,12.50,2024-03-31,2024-03-31 02:30:00,true," a ""b"" "\n'
-    )
-    (folder / "b.csv").write_text(
-        "id,code,phone,amount,day,at,flag,text\n10,17,49,-0.125,2024-02-29,2024-03-31 02:30:00.5,false,\n"
-    )
-    services = LiveServices(warm)
-    SparkExport("SELECT * FROM t", tables={"t": tmp_path / "csv"}, order_by=("id",)).write(
-        services, tmp_path / "out.csv", format=Csv(guard_formulas=False), totals={"amount": "sum"}
-    )
-    assert dict(services.events[services.kinds().index("started")]["columns"]) == {
-        "id": "bigint",
-        "code": "string",
-        "phone": "string",
-        "amount": "decimal(5,3)",
-        "day": "date",
-        "at": "timestamp_ntz",
-        "flag": "boolean",
-        "text": "string",
-        "month": "int",
-    }
-    assert (tmp_path / "out.csv").read_text().splitlines()[1:] == [
-        '2,007,+49,12.500,2024-03-31,2024-03-31T02:30:00.000000,true," a ""b"" ",3',
-        "10,17,49,-0.125,2024-02-29,2024-03-31T02:30:00.500000,false,,3",
-    ]
+    (folder / "a.csv").write_text("id,code,amount,at\n2,007,12.50,2024-03-31 02:30:00\n")
+    (folder / "b.csv").write_text("id,code,amount,at\n10,+49,-0.1,2024-03-31 02:30:00.5\n")
+    _, lines = ask(warm, "SELECT * FROM t", tmp_path / "text.csv", t=tmp_path / "csv")
+    assert lines[1:] == ["10,'+49,'-0.1,2024-03-31 02:30:00.5,3", "2,007,12.50,2024-03-31 02:30:00,3"]
+    schema = "id BIGINT, code STRING, amount DECIMAL(12,2), at TIMESTAMP_NTZ"
+    _, lines = ask(warm, "SELECT * FROM t", tmp_path / "typed.csv", t=Files(tmp_path / "csv", schema=schema))
+    assert lines[1:] == ["2,007,12.50,2024-03-31T02:30:00.000000,3", "10,'+49,-0.10,2024-03-31T02:30:00.500000,3"]
 
 
 def test_json_lines_keep_decimals_exact_and_a_schema_is_taken_at_its_word(warm: SparkService, tmp_path: Path) -> None:
@@ -286,17 +267,6 @@ def test_what_an_export_cannot_be_is_refused(warm: SparkService, payments: Path,
     with pytest.raises(ExportRejected, match="columns to sort by"):
         SparkExport(QUERY, tables={}, order_by=())
     assert not (tmp_path / "out.csv").exists()
-
-
-def test_few_rows_are_read_sorted_and_written_by_one_task(warm: SparkService, tmp_path: Path) -> None:
-    """A stage after the one that looks at the files: nothing is sampled, and nothing shuffled."""
-    services = LiveServices(warm)
-    few = {"payments": payments_folder(tmp_path / "few", 300)}
-    made = SparkExport(QUERY, tables=few, order_by=ORDER).write(services, tmp_path / "out.csv")
-    assert made.rows == 300
-    assert max(event["total"] for event in services.events if event["type"] == "progress") <= 2
-    times = [line.split(",")[2] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
-    assert times == sorted(times)
 
 
 def test_a_small_export_beside_a_big_one_starts_at_once(warm: SparkService, payments: Path, tmp_path: Path) -> None:

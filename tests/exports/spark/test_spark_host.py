@@ -106,7 +106,7 @@ def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_sa
     def kill_host() -> None:
         os.kill(host_of(service), signal.SIGKILL)
 
-    services = LiveServices(service, uid="uid-2", on_event=at("part", kill_host))
+    services = LiveServices(service, uid="uid-2", on_event=at("done", kill_host))
     disturbed = export(services, payments, tmp_path / "b.csv")
     assert services.kinds().count("started") == 2
     assert services.events[-1]["submissions"] == 2

@@ -159,38 +159,6 @@ def test_ten_rows_take_a_moment_beside_twenty_million(
     assert (tmp_path / "big.csv.manifest.json").exists()
 
 
-@pytest.mark.slow
-def test_what_is_left_is_reported_while_millions_are_written(made: Callable[..., SparkService], tmp_path: Path) -> None:
-    """
-    Twice the same export: after the first one its host knows how it goes.
-
-    How right it was is printed, and asserted where evidence is made up (test_spark_pace.py): a busy machine is not steady.
-    """
-    service = made()
-    query = "SELECT id, hash(id) AS a, xxhash64(id) AS b, concat('reference ', hex(hash(id))) AS c FROM range(0, 5000000, 1, 50)"
-    for number in range(2):
-        told: list[tuple[float, float | None]] = []
-
-        def on_event(event: Mapping[str, Any], told: list[tuple[float, float | None]] = told) -> None:
-            if event["type"] in ("progress", "done"):
-                told.append((time.monotonic(), event.get("left")))
-
-        began = time.monotonic()
-        services = LiveServices(service, uid=f"uid-{number}", on_event=on_event)
-        SparkExport(query, tables={}, order_by=("b", "id")).write(services, tmp_path / f"{number}.csv")
-        over = told[-1][0]
-        half = [(over - now, left) for now, left in told[:-1] if now > (began + over) / 2]
-        errors = sorted(abs(left - truth) / truth for truth, left in half if left is not None and truth > 1)
-        print(
-            f"{over - began:.1f} s; {len(half)} times told in the second half, {sum(left is None for _, left in half)} without; "
-            f"wrong by {median(errors):.0%} (worst {errors[-1]:.0%}): "
-            + " ".join(
-                f"{truth:.0f}/{left:.0f}" for truth, left in half[:: max(1, len(half) // 10)] if left is not None
-            )
-        )
-        assert any(left is not None for _, left in half)
-
-
 def test_a_worker_process_beats_in_time_while_its_host_holds_a_million_rows(
     made: Callable[..., SparkService], tmp_path: Path
 ) -> None:

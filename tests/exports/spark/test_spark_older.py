@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -50,44 +49,6 @@ def test_a_sum_of_more_than_38_digits_is_exact(lane: SparkService, tmp_path: Pat
     total = made.totals[0]
     assert (made.rows, total.rows, total.by) == (8, 8, {})
     assert total.sums == {"d": "789999999999999999999.999999999999999992", "id": "28"}
-
-
-@dataclass
-class Stale(LiveServices):
-    """A directory listing in which one part is missing, by its place among the parts; none is reported while Spark writes."""
-
-    missing: int = 0
-    parts: int = 0
-
-    def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        for event in super().call(service, request):
-            if event["type"] == "done":
-                parts = list(event["parts"])
-                self.parts = len(parts)
-                del parts[self.missing]
-                yield {**event, "parts": parts}
-            elif event["type"] != "part":
-                yield event
-
-
-def a_missing_part_is_noticed(service: SparkService, folder: Path) -> None:
-    """Wherever it is missing, nothing is published."""
-    query = "SELECT id * 7919 % 200003 AS id, md5(CAST(id AS STRING)) AS text FROM range(200000)"
-    export = SparkExport(query, tables={}, order_by=("id",))
-    for number, missing in enumerate((1, -1)):
-        services, out = Stale(service, missing=missing), folder / f"out-{number}.csv"
-        with pytest.raises(
-            ExportError, match=r"Expected 200000 rows, as Spark counted them, got 1\d{5} in the parts"
-        ) as why:
-            export.write(services, out)
-        assert not isinstance(why.value, ExportRejected), "another run can find it"
-        assert services.parts > 2
-        assert not out.exists()
-
-
-@pytest.mark.parametrize("lane", LANES, indirect=True)
-def test_a_part_that_is_missing_in_the_listing_is_noticed(lane: SparkService, tmp_path: Path) -> None:
-    a_missing_part_is_noticed(lane, tmp_path)
 
 
 FRAMES = """

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
-import random
-import threading
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,132 +13,17 @@ from typing import Any
 
 import pytest
 
-from steadyworker.errors import ConfigError, ExportError, ExportRejected
-from steadyworker.exports.formats import Csv
-from steadyworker.exports.manifest import Total
-from steadyworker.exports.spark import query
+from steadyworker.errors import ConfigError, ExportError
 from steadyworker.exports.spark.export import SparkExport
-from steadyworker.exports.spark.groups import Groups
 from steadyworker.exports.spark.hosts import Call, SparkHost
 from steadyworker.exports.spark.java import find_java
-from steadyworker.exports.spark.join import Join, LineCount
 from steadyworker.exports.spark.params import from_param, to_param
 from steadyworker.exports.spark.process import HostProcess
-from steadyworker.exports.spark.protocol import Database, ExportPlan, Lines
+from steadyworker.exports.spark.protocol import Database, ExportPlan
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.spark.tables import Files, source, source_of
 from tests.exports.spark.sparkkit import LiveServices
-
-
-def part(folder: Path, index: int, text: str) -> tuple[int, str, int]:
-    path = folder / f"part-{index:05d}-x-c000.txt"
-    path.write_text(text)
-    return index, str(path), len(text.encode())
-
-
-def test_parts_are_joined_in_order_whatever_order_they_come_in(tmp_path: Path) -> None:
-    parts = {index: part(tmp_path, index, f'{index},"a\nb"\n' * index) for index in range(1, 7)}
-    with Join(tmp_path / "data", b"id,x\n", lambda: None, lambda _: None) as join:
-        for index in (3, 1):
-            join.offer(*parts[index])
-        assert join.rows == 0, "part 0 is not there yet"
-        join.offer(0, None, 0)
-        assert join.rows == 1
-        join.offer(*parts[2])
-        assert join.rows == 6
-        join.finish(parts.values())
-        assert join.rows == 21
-        data = (tmp_path / "data").read_bytes()
-        assert data == b"id,x\n" + b"".join(Path(path).read_bytes() for _, path, _ in parts.values())
-        assert (join.bytes, join.sha256) == (len(data), hashlib.sha256(data).hexdigest())
-
-
-def test_a_part_that_changed_after_it_was_joined_is_found(tmp_path: Path) -> None:
-    for offered, there in [
-        ((0, part(tmp_path, 0, "a\n")[1], 2), [(0, part(tmp_path, 0, "a\n")[1], 3)]),
-        ((0, None, 0), [part(tmp_path, 0, "a\n")]),
-        (part(tmp_path, 0, "a\n"), []),
-    ]:
-        with Join(tmp_path / f"data-{len(there)}-{offered[2]}", b"", lambda: None, lambda _: None) as join:
-            join.offer(*offered)
-            with pytest.raises(ExportError, match="part 0 to have"):
-                join.finish(there)
-
-
-def test_a_part_that_was_reported_and_is_missing_at_the_end_is_found(tmp_path: Path) -> None:
-    """It was not joined yet, because one before it was not there."""
-    parts = [part(tmp_path, index, f"{index}\n") for index in range(3)]
-    for missing in (1, 2):
-        with Join(tmp_path / f"data-{missing}", b"", lambda: None, lambda _: None) as join:
-            join.offer(*parts[missing])
-            with pytest.raises(ExportError, match=f"part {missing} to have 2 bytes, as when its task ended, got 0"):
-                join.finish([one for one in parts if one[0] != missing])
-
-
-class Silent:
-    """An observation that is never told of, as when a listener of Spark's has failed."""
-
-    @property
-    def get(self) -> dict[str, Any]:
-        threading.Event().wait()
-        return {}
-
-
-def test_a_count_that_never_comes_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "_COUNTED", 0.05)
-    silent: Any = Silent()
-    assert query._count(silent) is None
-    for told, count in ({"rows": 17}, 17), ({}, None):
-        observed: Any = SimpleNamespace(get=told)
-        assert query._count(observed) == count
-
-
-def test_rows_are_counted_however_the_bytes_are_cut() -> None:
-    line = b'1,"say ""hi"",\n\nok",x\n"",2,""""\nplain,,\n'
-    data = line * 50
-    dice = random.Random(1)
-    for _ in range(50):
-        count, at = LineCount(), 0
-        while at < len(data):
-            step = dice.randrange(1, 40)
-            count.add(data[at : at + step])
-            at += step
-        assert count.count == 150
-
-
-def test_totals_by_group_are_exact_and_distinguish_null_from_nothing(tmp_path: Path) -> None:
-    columns = (("cur", "string"), ("n", "bigint"), ("amount", "decimal(38,2)"))
-    groups = Groups(columns, Csv(), ("cur",), ("amount", "n"))
-    big = "9" * 36 + ".99"
-    groups.add(Path(part(tmp_path, 0, f'EUR,1,{big}\n"",2,0.10\n,3,\n' + f"EUR,,{big}\n" * 9)[1]))
-    groups.add(Path(part(tmp_path, 1, '"a ""b"",\n",1,-0.05\n"",2,0.20\n')[1]))
-    groups.add(Path(part(tmp_path, 2, "")[1]))
-    assert groups.result(14) == (
-        Total(by={"cur": None}, rows=1, sums={"amount": "0", "n": "3"}),
-        Total(by={"cur": ""}, rows=2, sums={"amount": "0.30", "n": "4"}),
-        Total(by={"cur": "EUR"}, rows=10, sums={"amount": f"{'9' * 36}9.90", "n": "1"}),
-        Total(by={"cur": 'a "b",\n'}, rows=1, sums={"amount": "-0.05", "n": "1"}),
-    )
-    with pytest.raises(ExportError, match=r"Expected 13 rows in Spark's parts, as in the file, got 14 by another"):
-        groups.result(13)
-
-
-def test_totals_of_all_rows_are_one_group_and_a_lone_null_is_no_number(tmp_path: Path) -> None:
-    """In a file of one column, NULL is a quoted empty cell, because an empty line is none to some readers."""
-    groups = Groups((("amount", "decimal(3,2)"),), Csv(), (), ("amount",))
-    assert groups.result(0) == (Total(rows=0, sums={"amount": "0"}),)
-    groups.add(Path(part(tmp_path, 0, '1.25\n""\n-0.05\n')[1]))
-    assert groups.result(3) == (Total(rows=3, sums={"amount": "1.20"}),)
-
-
-def test_more_than_ten_thousand_groups_are_rejected(tmp_path: Path) -> None:
-    groups = Groups((("id", "bigint"),), Csv(), ("id",), ())
-    groups.add(Path(part(tmp_path, 0, "".join(f"{number}\n" for number in range(10_000)))[1]))
-    groups.add(Path(part(tmp_path, 1, "17\n")[1]))
-    assert len(groups.result(10_001)) == 10_000
-    with pytest.raises(ExportRejected, match="at most 10,000 groups of totals by id, got more: remove the columns"):
-        groups.add(Path(part(tmp_path, 2, "10000\n")[1]))
 
 
 @pytest.mark.parametrize(
@@ -312,8 +194,7 @@ def test_only_a_host_that_hangs_while_we_do_not_is_killed(tmp_path: Path, looks:
     process: Any = FakeProcess()
     host = SparkHost(process, SparkSettings(folder=tmp_path), None)
     host.became_ready({}, 0.0)
-    lines = Lines(delimiter=",", null="", guard_formulas=True)
-    host.submit(Call("job", ExportPlan(query="", tables={}, order_by=(), lines=lines, parts="/"), lambda _: None))
+    host.submit(Call("job", ExportPlan(query="", tables={}, order_by=(), parts="/"), lambda _: None))
     for now in looks:
         host.attend(now)
     assert process.told == told
@@ -323,7 +204,7 @@ def test_a_host_that_computes_and_does_not_reply_is_killed_five_times_later(tmp_
     process: Any = FakeProcess(itertools.count(0.0, 2.0))
     host = SparkHost(process, SparkSettings(folder=tmp_path), None)
     host.became_ready({}, 0.0)
-    host.submit(Call("job", ExportPlan(query="", tables={}, order_by=(), lines=Lines(), parts="/"), lambda _: None))
+    host.submit(Call("job", ExportPlan(query="", tables={}, order_by=(), parts="/"), lambda _: None))
     for now in range(10, 310, 2):
         host.attend(now)
     assert process.told == ["RunExport", "PingHost"]
@@ -338,10 +219,9 @@ def test_a_database_may_be_silent_for_as_long_as_its_own_limit(tmp_path: Path) -
     process.send = lambda run: limits.append(run.stuck_after)
     host = SparkHost(process, SparkSettings(folder=tmp_path, stuck_after=90.0), None)
     host.became_ready({}, 0.0)
-    lines = Lines(delimiter=",", null="", guard_formulas=True)
-    database = Database(system="sqlite", place="/x.db", relation="t", fetch_rows=1, statement_timeout=1800.0)
+    database = Database(place="db:5432/x", relation="t", fetch_rows=1, statement_timeout=1800.0)
     for number, tables in enumerate([{}, {"t": database}]):
-        plan = ExportPlan(query="", tables=dict(tables), order_by=(), lines=lines, parts="/")
+        plan = ExportPlan(query="", tables=dict(tables), order_by=(), parts="/")
         host.submit(Call(f"job-{number}", plan, lambda _: None))
     assert limits == [90.0, 1800.0]
 

@@ -1,0 +1,152 @@
+"""
+The result of a query as sorted Parquet parts: which types a file can have, and the order of the rows.
+
+Spark cuts the rows into ranges of the columns in `order_by`, and sorts each range.
+So the parts, one after the other, are in the order of `order_by`.
+Rows with equal values there are in one part, sorted by at most 16 more columns, so that a second run writes the same order.
+Only the columns in `order_by` decide the ranges, because Spark's driver holds a sample of the ranges' keys, and text can be long.
+
+The columns of the parts are `c0`, `c1`, and so on.
+Hadoop passes a schema as configuration, and would replace a variable such as `${user.name}` in a name; Spark reads such a column as NULL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from steadyworker.errors import ExportRejected
+from steadyworker.exports.spark.protocol import ExportPlan
+
+VARIABLE = "${"
+"""The start of a variable in Hadoop's configuration."""
+
+WHOLE = frozenset({"byte", "short", "integer", "long"})
+"""The names of Spark's types of integers (`DataType.typeName`)."""
+
+_MORE = 16  # the largest number of sort columns that are not in `order_by`
+_WORDS = frozenset({"string", "char", "varchar", "void"})
+_SORTED = WHOLE | _WORDS | {"float", "double", "decimal", "boolean", "date", "timestamp", "timestamp_ntz", "time"}
+_SUMMED = WHOLE | {"decimal"}
+_SEVERAL_TEXTS = frozenset({"float", "double", "decimal"})
+_DIRECTION = re.compile(r"(.*\S)\s+(ASC|DESC)", re.IGNORECASE | re.DOTALL)
+
+
+class Key(NamedTuple):
+    """A column to sort by."""
+
+    name: str
+    descending: bool = False
+
+    @classmethod
+    def of(cls, text: str, columns: Sequence[str]) -> Key:
+        """Return the key for a text: the name of one of `columns`, which `ASC` or `DESC` can follow, as in SQL."""
+        match = None if text in columns else _DIRECTION.fullmatch(text)
+        return cls(match[1], match[2].upper() == "DESC") if match else cls(text)
+
+
+def column(name: str) -> Column:
+    """Return the column of exactly this name, which can contain dots."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def keys_of(schema: StructType, plan: ExportPlan) -> list[Key]:
+    """
+    Return the columns to sort by: the plan's columns, and at most 16 more.
+
+    Raises:
+        ExportRejected: The result does not fit the plan: a column is missing, or has a type that the file or the totals cannot have.
+    """
+    names = schema.fieldNames()
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ExportRejected(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
+    given = [Key.of(text, names) for text in plan.order_by]
+    for name in (*(key.name for key in given), *plan.sums, *plan.by):
+        if name not in names:
+            raise ExportRejected(
+                f"Expected order_by and totals to name columns of the query ({', '.join(names)}), got {name!r}: correct the name."
+            )
+    for field in schema.fields:
+        _check_type(field.name, field.dataType, nested=plan.nested)
+    for name in plan.sums:
+        if schema[name].dataType.typeName() not in _SUMMED:
+            raise ExportRejected(
+                f"Expected integers or decimals in {name!r}, got {schema[name].dataType.simpleString()}: totals are exact; cast the column to a decimal in the query."
+            )
+    for name in plan.by:
+        if (
+            schema[name].dataType.typeName() in _SEVERAL_TEXTS
+        ):  # 1, 1.0 and 1.00 are equal, but have three different texts
+            raise ExportRejected(
+                f"Expected text, integers or dates in {name!r} to group by, got {schema[name].dataType.simpleString()}: cast the column to text in the query."
+            )
+    sorted_by = {key.name for key in given}
+    more = [
+        field.name for field in schema.fields if field.name not in sorted_by and field.dataType.typeName() in _SORTED
+    ]
+    return [*given, *map(Key, more[:_MORE])]
+
+
+def in_order(result: DataFrame, keys: Sequence[Key], given: int) -> DataFrame:
+    """
+    Return the rows in order, with the columns `c0`, `c1`, and so on; NULL is the smallest value, as Spark sorts.
+
+    Args:
+        result: The query's result.
+        keys: The columns to sort by.
+        given: The number of the first keys, which decide the ranges.
+    """
+    fields = result.schema.fields
+    places = {field.name: f"c{number}" for number, field in enumerate(fields)}
+    rows = result.toDF(*places.values())
+    # Text is compared by its bytes, without a collation, and Parquet has no type for NULL alone.
+    words = {
+        name: F.col(name).cast("string")
+        for field, name in zip(fields, rows.columns, strict=True)
+        if _is_words(field.dataType)
+    }
+    rows = rows.withColumns(words) if words else rows
+    columns = [F.col(places[key.name]).desc() if key.descending else F.col(places[key.name]).asc() for key in keys]
+    return rows.repartitionByRange(*columns[:given]).sortWithinPartitions(*columns)
+
+
+def _is_words(kind: DataType) -> bool:
+    return kind.typeName() in _WORDS and kind.simpleString() != "string"
+
+
+def _check_type(name: str, kind: DataType, *, nested: bool) -> None:
+    """Raise ExportRejected if the file cannot have values of this type."""
+    if nested and VARIABLE in kind.json():
+        raise ExportRejected(
+            f"Expected no {VARIABLE} in the names inside of column {name!r}, got {kind.simpleString()}: "
+            "Hadoop would put a variable's value there; give the field another name in the query."
+        )
+    wrong = next((each for each in _leaves(kind) if each.typeName() not in _SORTED | {"binary"}), None)
+    if wrong is None and (nested or kind.typeName() in _SORTED):
+        return
+    remedy = "binary: base64 or hex; arrays, structs and maps: to_json, or export to Parquet; others: cast to text"
+    raise ExportRejected(
+        f"Expected text, numbers, dates or timestamps in column {name!r}, got {(wrong if nested and wrong else kind).simpleString()}: "
+        f"turn it into one of these in the query ({remedy})."
+    )
+
+
+def _leaves(kind: DataType) -> Iterator[DataType]:
+    """Yield the types of single values in a type."""
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                yield from _leaves(field.dataType)
+        case ArrayType():
+            yield from _leaves(kind.elementType)
+        case MapType():
+            yield from _leaves(kind.keyType)
+            yield from _leaves(kind.valueType)
+        case _:
+            yield kind
