@@ -14,6 +14,7 @@ Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lin
 |---|---|
 | `stage.py` | the stage of a file, names, removal of old stages |
 | `folders.py` | the folders of this host that have stages |
+| `several.py` | the division of rows into several files |
 | `commit.py` | stage → permission → link → manifest; publication of a file that a dead run completed |
 | `manifest.py` | the description of a file |
 | `sources.py` | the rows of a user's source as Arrow batches |
@@ -41,19 +42,31 @@ if TYPE_CHECKING:
     from steadyworker.exports.formats import Csv
     from steadyworker.exports.jsonl import JsonLines
     from steadyworker.exports.lakes import check_files
-    from steadyworker.exports.manifest import Manifest
+    from steadyworker.exports.manifest import Manifest, ManifestFile
     from steadyworker.exports.parquet import Parquet
     from steadyworker.exports.rows import RowExport
     from steadyworker.exports.spark import SparkExport
     from steadyworker.exports.verifying import verify
     from steadyworker.exports.xlsx import Xlsx
 
-__all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport", "Xlsx", "check_files", "verify"]
+__all__ = [
+    "Csv",
+    "JsonLines",
+    "Manifest",
+    "ManifestFile",
+    "Parquet",
+    "RowExport",
+    "SparkExport",
+    "Xlsx",
+    "check_files",
+    "verify",
+]
 
 _HOMES = {
     "Csv": "formats",
     "JsonLines": "jsonl",
     "Manifest": "manifest",
+    "ManifestFile": "manifest",
     "Parquet": "parquet",
     "RowExport": "rows",
     "SparkExport": "spark",

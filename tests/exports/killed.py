@@ -2,7 +2,8 @@
 `python -m tests.exports.killed OUT LEDGER POINT [UID]`: one export whose process dies by SIGKILL at a point of the protocol.
 
 POINT is `link-N` (at the N-th link, before it), `word` (before the ledger hears that it is committed),
-`position-N` (after the N-th saved position), `file-size` (no kill: a disk that takes 100 kB), or `none`.
+`position-N` (after the N-th saved position),
+`folder-N` (an export into three files, before the N-th durable step: fsync, rename or replace), `file-size` (no kill: a disk that takes 100 kB), or `none`.
 With a UID the export is that job's, of three rows, and replaces the file of an earlier job of its key.
 """
 
@@ -12,9 +13,11 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from steadyworker.exports.formats import Csv
 from tests.exports.kit import BY, TOTALS, FakeServices, Payments
 
 
@@ -22,33 +25,52 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(out: Path, ledger: Path, point: str, uid: str = "") -> None:
-    what, _, at = point.partition("-")
-    calls = {"link": 0, "position": 0}
-    link = os.link
+class Death:
+    """A kill before the N-th call of the kind that `point` names."""
 
-    def wrapped(*arguments: Any, **options: Any) -> None:
-        calls["link"] += 1
-        if what == "link" and calls["link"] == int(at):
-            die()
-        link(*arguments, **options)
+    def __init__(self, point: str) -> None:
+        self.what, _, self._at = point.partition("-")
+        self._calls = 0
+
+    def at(self, kind: str, call: Callable[..., None]) -> Callable[..., None]:
+        """Return the call, which dies instead when its time has come."""
+
+        def counted(*arguments: Any, **options: Any) -> None:
+            if self.what == kind:
+                self._calls += 1
+                if self._calls == int(self._at):
+                    die()
+            call(*arguments, **options)
+
+        return counted
+
+
+def main(out: Path, ledger: Path, point: str, uid: str = "") -> None:
+    death = Death(point)
+    saved = 0
 
     def on_save(value: bytes | None) -> None:
+        nonlocal saved
         if value and b"committed" in value:
-            if what == "word":
+            if death.what == "word":
                 die()
         else:
-            calls["position"] += 1
-            if what == "position" and calls["position"] == int(at) + 1:
+            saved += 1
+            if point == f"position-{saved - 1}":
                 die()  # just before the next one: this many are in the ledger
 
-    os.link = wrapped
+    os.link = death.at("link", os.link)
+    for step in ("fsync", "rename", "replace"):
+        setattr(os, step, death.at("folder", getattr(os, step)))
     if point == "file-size":
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     services = FakeServices(ledger, uid=uid or "uid-1", on_save=on_save)
     source = Payments(3) if uid else Payments()
+    options: dict[str, Any] = {"if_exists": "replace-own"} if uid else {}
+    if death.what == "folder":
+        options |= {"split_rows": 1 if uid else 4_000, "format": Csv()}
     try:
-        source.export().write(services, out, totals=TOTALS, by=BY, if_exists="replace-own" if uid else "fail")
+        source.export().write(services, out, totals=TOTALS, by=BY, **options)
     except Exception as error:  # noqa: BLE001 - the test reads it
         print(f"{type(error).__name__}: {error}")
         sys.exit(1)

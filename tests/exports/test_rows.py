@@ -232,7 +232,7 @@ def test_groups_that_a_later_run_adds_are_counted_too(tmp_path: Path) -> None:
         return pa.record_batch([pa.array(numbers)], ["id"])
 
     first.add(batch(*range(6_000)))
-    second.restore(first.result())
+    second.include(first.result())
     second.add(batch(*range(5_000, 10_000)))
     assert len(second.result()) == 10_000
     second.add(batch(10_000))
