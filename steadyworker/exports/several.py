@@ -15,7 +15,8 @@ A name that begins with `_` is no data for Spark, pyarrow and Hive.
 A partition's value is in the folder's name and in the file.
 In the name, all but letters, digits, `-`, `.`, `_` and `~` is percent-encoded, and NULL is `__null__`; the text `__null__` is `%5F_null__`.
 
-At most 32 files are open at a time, because each needs memory; then the file without rows for the longest time is closed.
+At most 256 files are open at a time, and 32 if they are compressed or have an index at the end, because each needs memory.
+Then the file without rows for the longest time is closed.
 If its partition has rows again, they go to its next file.
 So sort the rows by the partition's columns, or have few partitions.
 """
@@ -46,8 +47,12 @@ from steadyworker.exports.writing import THREADS, FileWriting, Ties, writing
 MOST_FILES = 10_000
 """The maximum number of files of one export."""
 
-_OPEN = 32  # files; an open Parquet file holds up to 65,536 rows, and an open compressed file some MiB
-_BLOCK = 4_000  # rows that are handed to a file at a time, so that equal rows give equal files whatever the batches
+_OPEN, _OPEN_PLAIN = (
+    32,
+    256,
+)  # files; an open Parquet file holds up to 65,536 rows, and an open compressed file some MiB
+_FEW = 1_000  # rows that wait for a file, because a kernel's call costs as much as many rows
+_BLOCK = 4_000  # rows after which a file's size is measured, so that equal rows give equal files whatever the batches
 _GROUPS = 100_000  # the most groups of totals of all files together, because the manifest lists them
 _NAME_BYTES = 255
 _NULL = "__null__"
@@ -161,6 +166,7 @@ class FilesWriting:
         self._places = [columns.index(name) for name in split.by]
         # This writer only converts chunks to batches, so that all files have the types of the first chunk.
         self._typed = form.writer(BytesIO(), columns)
+        self._most = _OPEN_PLAIN if form.resumable else _OPEN
         self._open: dict[tuple[str | None, ...], _OpenFile] = {}  # the last one had rows last
         self._numbers: dict[tuple[str | None, ...], int] = {}
         self._groups = 0
@@ -236,7 +242,7 @@ class FilesWriting:
         """Return the partition's open file, now the last one in `_open`."""
         file = self._open.pop(partition, None)
         if file is None:
-            if len(self._open) >= _OPEN:
+            if len(self._open) >= self._most:
                 self._complete(next(iter(self._open)))
             file = self._new_file(partition)
         self._open[partition] = file
@@ -290,7 +296,7 @@ class _OpenFile:
         self._name, self._totals, self._split = name, totals, split
         self._partition = dict(zip(split.by, partition, strict=True))
         self._waiting: list[Any] = []  # batches of one schema
-        self._rows = 0
+        self._rows = self._given = 0  # accepted, and handed to `_writing`
         self._out = HashedFile(path)
         self._body = ExitStack()
         self._writing: FileWriting = self._body.enter_context(writing(self._out, form, columns, totals, pool=pool))
@@ -309,8 +315,9 @@ class _OpenFile:
             batch if whole else batch.take(arrow().array(range(first, first + count), arrow().int32()))
         )
         self._rows += count
-        if count == room:
+        if count == room or self._rows - self._given >= _FEW:
             self._hand_over()
+        if count == room:
             self.full = self._rows == self._split.rows
             if self._split.bytes is not None:
                 self._writing.flush()
@@ -344,7 +351,7 @@ class _OpenFile:
 
     def _hand_over(self) -> None:
         if self._waiting:
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting, self._given = self._waiting, [], self._rows
             with self._named():
                 self._writing.add(waiting)
 

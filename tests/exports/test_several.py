@@ -151,7 +151,7 @@ def test_duckdb_reads_the_partitions(tmp_path: Path) -> None:
 
 def test_of_many_partitions_few_files_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are not sorted: the file without rows for the longest time is closed, and its partition gets another one."""
-    monkeypatch.setattr(several, "_OPEN", 2)
+    monkeypatch.setattr(several, "_OPEN_PLAIN", 2)
     most = 0
     new_file = several.FilesWriting._new_file
 
