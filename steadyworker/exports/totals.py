@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
-from typing import Any, NoReturn
+from typing import Any
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.manifest import Total, in_order
@@ -22,14 +22,6 @@ MOST_GROUPS = 10_000
 
 
 _Groups = dict[tuple[str | None, ...], list[int | Decimal]]
-
-
-def refuse_groups(by: Sequence[str]) -> NoReturn:
-    """Raise ExportRejected for more than `MOST_GROUPS` groups, because a retry would find the same groups."""
-    raise ExportRejected(
-        f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(by)}, got more: "
-        "remove the columns with many values from by=, or group in the query and export the groups."
-    )
 
 
 class Totals:
@@ -160,7 +152,10 @@ class Totals:
             group = tuple(key)
             if group not in groups:
                 if len(groups) >= MOST_GROUPS:
-                    refuse_groups(self._by)
+                    raise ExportRejected(
+                        f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(self._by)}, got more: "
+                        "remove the columns with many values from by=, or group in the query and export the groups."
+                    )
                 groups[group] = self._zeros()
             if number is not None:
                 groups[group][place] += _number(number) if isinstance(number, str) else number

@@ -91,11 +91,10 @@ def tree_rss(pid: int) -> int:
     return sum(map(rss, _tree(pid)))
 
 
-def cpu(pid: int, thread: int | None = None) -> float:
-    """Return the seconds of processor time of one process, or of one of its threads; 0 if the process or thread has ended."""
-    place = Path("/proc", str(pid)) if thread is None else Path("/proc", str(pid), "task", str(thread))
+def cpu(pid: int) -> float:
+    """Return the seconds of processor time of one process; 0 if it has ended."""
     with suppress(OSError, IndexError, ValueError):
-        fields = (place / "stat").read_bytes().rpartition(b")")[2].split()
+        fields = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
@@ -103,17 +102,6 @@ def cpu(pid: int, thread: int | None = None) -> float:
 def tree_cpu(pid: int) -> float:
     """Return the seconds of processor time of this process and all its descendants that are alive."""
     return sum(map(cpu, _tree(pid)))
-
-
-def threads_named(pid: int, name: str) -> list[int]:
-    """Return the ids of the threads of this process that have this name; a thread's name has at most 15 bytes."""
-    found = []
-    with suppress(OSError):
-        for task in Path("/proc", str(pid), "task").iterdir():
-            with suppress(OSError):
-                if (task / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n") == name:
-                    found.append(int(task.name))
-    return found
 
 
 def kill_sessions(leaders: Collection[int]) -> bool:

@@ -1,7 +1,7 @@
 """
 One sorted CSV file by `SparkExport`, beside what others do with the same rows: `python -m tests.benchmarks.bench_spark [ROWS]`.
 
-Ours (sorted parts, joined, hashed, counted, summed, published) over Spark's sorted part-file write, which makes no single
+Ours (sorted Parquet parts, then one file: rendered, hashed, counted, summed, published) over Spark's sorted CSV part files, which makes no single
 file, and over its `coalesce(1)`, which does; all sides are warm, have the same settings, and take turns.
 DuckDB, Polars and pandas sort and write one file in a process of their own: they neither hash, sum nor publish it.
 A table has the medians of the rounds.
@@ -41,10 +41,11 @@ from tests.brokers.postgres import Cluster
 from tests.drills.contestants import peers_python
 
 HERE = Path(__file__).parent
-ROUNDS = {5_000_000: 3, 20_000_000: 1}
+ROUNDS = {3_000_000: 3, 20_000_000: 1}
 """How often each is measured, by rows."""
 
 SMALL, SMALL_ROUNDS, TABLE_ROWS = 10, 21, 1_000_000
+WIDE = 2_000
 SMALL_WARM_UP = 15
 """So many on each side are not measured: it takes that many until Java has compiled what they run."""
 
@@ -165,17 +166,17 @@ def bare() -> None:
 
 
 class Peak:
-    """The most memory that this process and the export's own ones have at once, looked at ten times a second."""
+    """The most memory that this process has, and with the export's own ones, looked at ten times a second."""
 
     def __init__(self, service: SparkService) -> None:
-        self.bytes = 0
+        self.bytes = self.python = 0
         self._service, self._over = service, threading.Event()
         self._thread = threading.Thread(target=self._look)
 
     def _look(self) -> None:
         while not self._over.wait(0.1):
-            hosts = [tree_rss(host.process.pid) for host in list(self._service._hosts)]
-            self.bytes = max(self.bytes, rss(os.getpid()) + sum(hosts))
+            hosts, own = [tree_rss(host.process.pid) for host in list(self._service._hosts)], rss(os.getpid())
+            self.bytes, self.python = max(self.bytes, own + sum(hosts)), max(self.python, own)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -226,10 +227,10 @@ def large(rows: int, rounds: int) -> None:
         table = Table(
             "rows", "seconds", "ours is", "aim", "memory", title=f"{rows:,} rows to one file", box=SIMPLE_HEAD
         )
-        table.add_row("SparkExport", f"{ours:.1f}", "", "", f"{peak.bytes / 2**30:.1f} GiB, worker, host and JVM")
-        table.add_row("Spark's sorted part files", f"{parts:.1f}", f"{ours / parts:.2f} ×", "≤ 1.06 × on two cores", "")
-        aim = "≤ 0.71 ×" if rows == max(ROUNDS) else ""
-        table.add_row("Spark's coalesce(1)", f"{coalesced:.1f}", f"{ours / coalesced:.2f} ×", aim, "")
+        memory = f"{peak.bytes / 2**30:.1f} GiB with host and JVM, {peak.python / 2**20:.0f} MiB without (aim: 450)"
+        table.add_row("SparkExport", f"{ours:.1f}", "", "", memory)
+        table.add_row("Spark's sorted part files", f"{parts:.1f}", f"{ours / parts:.2f} ×", "≤ 1.35 × on two cores", "")
+        table.add_row("Spark's coalesce(1)", f"{coalesced:.1f}", f"{ours / coalesced:.2f} ×", "≤ 1.1 ×", "")
         for engine in ENGINES:
             command = [str(peers_python(HERE / "others.txt")), str(HERE / "others.py"), engine, str(source)]
             done = subprocess.run([*command, str(root / "other.csv")], capture_output=True, text=True, check=False)
@@ -260,9 +261,12 @@ def small() -> None:
         ours, bare_ = median(found["ours"]), median(found["bare"])
         table = Table(f"{SMALL} rows", "seconds", "aim", box=SIMPLE_HEAD)
         table.add_row("the first file of a host, without the class-data archive", f"{cold:.1f}", "")
-        table.add_row("warm (p50)", f"{ours:.2f}", "")
+        table.add_row("warm (p50)", f"{ours:.2f}", "≤ 0.8")
         table.add_row("bare Spark, warm (p50)", f"{bare_:.2f}", "")
-        table.add_row("ours over bare Spark", f"{ours / bare_:.2f} ×", "≤ 1.2 ×")
+        table.add_row("ours over bare Spark", f"{ours / bare_:.2f} ×", "")
+        columns = ", ".join(f"id + {number} AS c{number}" for number in range(WIDE))
+        wide = SparkExport(f"SELECT id AS amount, {columns} FROM range(1000)", tables={}, order_by=("amount",))
+        table.add_row(f"1,000 rows of {WIDE:,} columns", f"{export(service, root, 'wide', wide):.1f}", "≤ 15")
         Console(width=110).print(table)
 
 

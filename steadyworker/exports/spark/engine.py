@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.inputs import of_plan
+from steadyworker.exports.spark.java import find_java
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
@@ -63,13 +64,11 @@ class Engine:
         self._changes = threading.Lock()
         self._groups = itertools.count(1)
         self._spare: SparkSession | None = None
-        found = self._session.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version')").first()
-        self._java = found[0] if found else ""
 
     @property
     def versions(self) -> dict[str, str]:
         """The versions of PySpark and Java."""
-        return {"pyspark": self._context.version, "java": self._java}
+        return {"pyspark": self._context.version, "java": find_java(os.environ).version}
 
     @property
     def _jvm(self) -> Any:

@@ -256,7 +256,7 @@ class _SparkRun:
                     self._services.check()
         if made.rows != expected:
             raise ExportError(
-                f"Expected {expected} rows, as the indexes of Spark's parts say, got {made.rows}, so nothing was published: "
+                f"Expected {expected} rows, as in the indexes of Spark's parts, got {made.rows}, so nothing was published: "
                 f"see what changes files under {self._stage.path}; the next run repeats the export."
             )
         return made.rows, made.ties.count

@@ -55,7 +55,7 @@ OPTIONS: tuple[Option, ...] = (
         "spark_stuck_after",
         SECONDS,
         60.0,
-        "Restart a Spark export after this time without progress, or after five times its slowest task, if that is longer.",
+        "Restart a Spark export after this time without progress, or after five times its longest pause so far, if that is longer.",
     ),
 )
 

@@ -79,10 +79,14 @@ def read(session: SparkSession, source: FileSource) -> DataFrame:
 
 def _nanoseconds(path: Path) -> dict[str, str]:
     """Return the columns with nanoseconds in the first Parquet file of a path, and their types in SQL; none for a URL."""
-    files = [path] if path.is_file() else (file for file in path.rglob("*.parquet") if file.name[0] not in "_.")
-    if (first := next(iter(files), None)) is None:
+    files = [path] if path.is_file() else path.rglob("*")
+    first = next((file for file in files if file.is_file() and file.name[0] not in "_."), None)
+    if first is None:
         return {}
-    columns = pq.read_metadata(first).schema
+    try:
+        columns = pq.read_metadata(first).schema
+    except (OSError, ValueError):  # not Parquet, or not readable: Spark reports the error
+        return {}
     found = {}
     for number in range(len(columns)):
         leaf = columns.column(number)

@@ -33,7 +33,7 @@ _MORE = 16  # the largest number of sort columns that are not in `order_by`
 _WORDS = frozenset({"string", "char", "varchar", "void"})
 _SORTED = WHOLE | _WORDS | {"float", "double", "decimal", "boolean", "date", "timestamp", "timestamp_ntz", "time"}
 _SUMMED = WHOLE | {"decimal"}
-_SEVERAL_TEXTS = frozenset({"float", "double", "decimal"})
+_GROUPED = _SORTED - {"float", "double", "decimal"}
 _DIRECTION = re.compile(r"(.*\S)\s+(ASC|DESC)", re.IGNORECASE | re.DOTALL)
 
 
@@ -79,12 +79,11 @@ def keys_of(schema: StructType, plan: ExportPlan) -> list[Key]:
             raise ExportRejected(
                 f"Expected integers or decimals in {name!r}, got {schema[name].dataType.simpleString()}: totals are exact; cast the column to a decimal in the query."
             )
-    for name in plan.by:
-        if (
-            schema[name].dataType.typeName() in _SEVERAL_TEXTS
-        ):  # 1, 1.0 and 1.00 are equal, but have three different texts
+    for name in plan.by:  # 1, 1.0 and 1.00 are equal, but have three different texts
+        if schema[name].dataType.typeName() not in _GROUPED:
             raise ExportRejected(
-                f"Expected text, integers or dates in {name!r} to group by, got {schema[name].dataType.simpleString()}: cast the column to text in the query."
+                f"Expected text, integers or dates in {name!r} to group by, got {schema[name].dataType.simpleString()}: "
+                "cast the column to text in the query."
             )
     sorted_by = {key.name for key in given}
     more = [

@@ -123,10 +123,10 @@ class SparkSettings:
         ping_every: Seconds between two pings to a JVM that has jobs.
         hung_after: Seconds without a reply to a ping after which the service kills the host.
             The time is extended as for `start_within`.
-        stuck_after: Seconds without a task, a row, a byte or planning after which a job is stuck, and is begun again.
-            The limit is five times the job's slowest task if that is longer, and five times as long while tasks compute.
+        stuck_after: Seconds without a task or a byte after which a job is stuck, and is begun again.
+            The limit is five times the job's longest pause so far if that is longer, and ten times as long while the host computes.
             Set a larger value for a source that is slow to send its first row.
-            With a Spark Connect server the limit is ten times longer, and four times longer after each stuck try.
+            In a cluster the limit is ten times longer; with a Spark Connect server, it is also four times longer after each stuck try.
         cancel_within: Seconds for a cancelled job to end; then the service kills its host, unless other jobs use it.
             In this case, the host takes no more jobs, and is killed after its last job.
 

@@ -14,7 +14,7 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.pace import Movement
 from steadyworker.system.procfs import tree_cpu
 
-_LOOK = 5.0  # seconds between two reads of the processor time, and of the folder while tasks move
+_READ_EVERY = 5.0  # seconds between two reads of the processor time, and of the folder while tasks move
 _PART = re.compile(r"part-(\d+)-[^.]+.*")
 
 
@@ -40,7 +40,7 @@ class Tasks:
         self._clock = clock or SystemClock()
         self._movement = Movement(self._clock.monotonic(), stuck_after)
         self._stages: dict[int, tuple[int, int]] = {}
-        self._looked, self._bytes = 0.0, 0
+        self._read_at, self._bytes = 0.0, 0
         self.done = self.total = 0
 
     def poll(self) -> bool:
@@ -53,8 +53,8 @@ class Tasks:
         self.done = max(self.done, sum(done for done, _ in self._stages.values()))
         self.total = sum(total for _, total in self._stages.values())
         now = self._clock.monotonic()
-        if now >= self._looked + _LOOK:
-            self._looked, self._bytes = now, size_of(self._parts)
+        if now >= self._read_at + _READ_EVERY:
+            self._read_at, self._bytes = now, size_of(self._parts)
             self._movement.computed(now, tree_cpu(os.getpid()))
         return self._movement.saw(now, (self.done, self.total, self._bytes))
 

@@ -85,7 +85,7 @@ def test_a_lake_is_refused_and_so_is_what_can_never_succeed(
 def test_an_executor_that_is_killed_costs_nothing_but_time(
     on_cluster: SparkService, standalone: Standalone, payments: Path, tmp_path: Path
 ) -> None:
-    """Spark runs its tasks again; nobody here begins anything a second time, and no part is joined twice."""
+    """Spark runs its tasks again; nobody here begins anything a second time, and no row is there twice."""
     export = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER)
     undisturbed = export.write(LiveServices(on_cluster), tmp_path / "a.csv", totals={"amount": "sum"})
     killed: list[int] = []

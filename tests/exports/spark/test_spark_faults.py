@@ -280,7 +280,7 @@ def test_after_twenty_kills_nothing_is_left(
                         starting.pop(0)
             done.wait(0.01)
 
-    moments = ["started", "progress", "done"] * 2
+    moments = ["started", "progress", "started", "done"] * 2
 
     def on_event(event: Mapping[str, Any]) -> None:
         if not starting and moments and event["type"] == moments[0]:

@@ -205,17 +205,20 @@ def test_nothing_of_a_users_is_read_as_sql(warm: SparkService, tmp_path: Path, f
     assert made.sha256 == light.sha256
 
 
-def test_a_name_that_parquet_would_lose_is_refused(warm: SparkService, tmp_path: Path) -> None:
-    """Spark itself reads NULL there, and writes the column as `root`, or whoever it runs as."""
+def test_a_name_that_spark_would_lose_is_refused_and_kept_where_spark_does_not_see_it(
+    warm: SparkService, tmp_path: Path
+) -> None:
+    """Of such a column in Parquet, Spark itself reads NULL, and writes the name as `root`, or whoever it runs as."""
     (tmp_path / "source").mkdir()
     pq.write_table(pa.table({"id": [1], "${user.name}": ["kept"]}), tmp_path / "source" / "one.parquet")
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines" / "one.jsonl").write_text('{"id": 1, "${user.name}": "kept"}')
-    for folder, name in (("source", "out.csv"), ("lines", "out.parquet")):
-        export = SparkExport("SELECT * FROM one", tables={"one": tmp_path / folder}, order_by=("id",))
-        with pytest.raises(ExportError, match=r"\$\{.*another name"):
-            export.write(LiveServices(warm), tmp_path / name)
-        assert not (tmp_path / name).exists()
+    export = SparkExport("SELECT * FROM one", tables={"one": tmp_path / "source"}, order_by=("id",))
+    with pytest.raises(ExportRejected, match=r"\$\{.*another name"):
+        export.write(LiveServices(warm), tmp_path / "no.csv")
+    export = SparkExport("SELECT * FROM one", tables={"one": tmp_path / "lines"}, order_by=("id",))
+    export.write(LiveServices(warm), tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [{"${user.name}": "kept", "id": 1}]
 
 
 def test_a_lake_s_folder_is_refused_by_its_url_too(warm: SparkService, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def at(kind: str, do: Callable[[], None], times: int = 1) -> Callable[[Mapping[s
 def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_same(
     shaky: SparkService, payments: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL of the host while its parts are being joined, then of the JVM before its first part."""
+    """SIGKILL of the host before its first part, then of the JVM."""
     service = shaky
     undisturbed = export(LiveServices(service), payments, tmp_path / "a.csv")
     hosts = [host_of(service)]
@@ -106,7 +106,7 @@ def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_sa
     def kill_host() -> None:
         os.kill(host_of(service), signal.SIGKILL)
 
-    services = LiveServices(service, uid="uid-2", on_event=at("done", kill_host))
+    services = LiveServices(service, uid="uid-2", on_event=at("started", kill_host))
     disturbed = export(services, payments, tmp_path / "b.csv")
     assert services.kinds().count("started") == 2
     assert services.events[-1]["submissions"] == 2

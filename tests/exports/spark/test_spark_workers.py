@@ -71,7 +71,7 @@ POINTS = [
     ("after the link of the manifest", 1),
     ("the handler returns", 1),
 ]
-ALWAYS = "a part is joined"  # Spark runs then; test_commit.py has what comes after it without Spark
+ALWAYS = "a part is joined"  # Spark's parts are in the stage then; test_commit.py has what comes after it without Spark
 
 
 @pytest.mark.parametrize(
