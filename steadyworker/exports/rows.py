@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -31,16 +31,13 @@ from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Format, format_of
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
-from steadyworker.exports.several import FilesWriting, Split, writing_files
+from steadyworker.exports.several import AnyWriting, FilesWriting, Split, writing_files
 from steadyworker.exports.sources import Source, check_columns, columns_of
 from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete, stage_of, sync_folder
 from steadyworker.exports.totals import Totals
 from steadyworker.exports.writing import FileWriting, writing
 
 _HANDLE_BYTES = 60_000  # the ledger accepts 64 KiB; a position with too many groups (more than about 500) is not saved
-
-
-_Writing = TypeVar("_Writing", FileWriting, FilesWriting)
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, tag="rows"):
@@ -241,7 +238,7 @@ class _RowRun:
             new_totals=partial(self._totals_of, self._columns),
         )
 
-    def _stream(self, opened: Callable[[], AbstractContextManager[_Writing]], out: HashedFile | None) -> _Writing:
+    def _stream(self, opened: Callable[[], AbstractContextManager[AnyWriting]], out: HashedFile | None) -> AnyWriting:
         """Write all rows; `opened` is called when columns and totals are known."""
         items = self._export.source(self._rows)
         self._columns = self._export.columns if self._export.columns is not None else columns_of(items)

@@ -151,14 +151,18 @@ class Totals:
         for *key, number in zip(*(table[each].to_pylist() for each in (*keys, name)), strict=True):
             group = tuple(key)
             if group not in groups:
-                if len(groups) >= MOST_GROUPS:
-                    raise ExportRejected(
-                        f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(self._by)}, got more: "
-                        "remove the columns with many values from by=, or group in the query and export the groups."
-                    )
-                groups[group] = self._zeros()
+                self._begin(groups, group)
             if number is not None:
                 groups[group][place] += _number(number) if isinstance(number, str) else number
+
+    def _begin(self, groups: _Groups, group: tuple[str | None, ...]) -> None:
+        """Add a group; raise ExportRejected for too many, because a retry would find the same groups."""
+        if len(groups) >= MOST_GROUPS:
+            raise ExportRejected(
+                f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(self._by)}, got more: "
+                "remove the columns with many values from by=, or group in the query and export the groups."
+            )
+        groups[group] = self._zeros()
 
     def _zeros(self) -> list[int | Decimal]:
         return [0] * (1 + len(self._names))
@@ -187,13 +191,11 @@ class Totals:
         groups = self._computed()[0]
         for total in totals:
             group = tuple(total.by[column] for column in self._by)
-            if group not in groups and len(groups) >= MOST_GROUPS:
-                refuse_groups(self._by)
+            if group not in groups:
+                self._begin(groups, group)
             numbers: list[int | Decimal] = [total.rows, *(Decimal(total.sums[name]) for name in self._names)]
             with localcontext(self._context):
-                groups[group] = [
-                    one + other for one, other in zip(groups.get(group, self._zeros()), numbers, strict=True)
-                ]
+                groups[group] = [one + other for one, other in zip(groups[group], numbers, strict=True)]
 
 
 def group_texts(name: str, column: Any, texts: Callable[[Any], Any]) -> Any:
