@@ -211,9 +211,9 @@ class FilesWriting:
         for partition in [*self._open]:
             self._complete(partition)
         self.files.sort(key=lambda file: file.name)
-        for folder in sorted({(self._folder / file.name).parent for file in self.files}):
+        folders = {parent for file in self.files for parent in (self._folder / file.name).parents}
+        for folder in {self._folder, *(each for each in folders if each.is_relative_to(self._folder))}:
             sync_folder(folder)
-        sync_folder(self._folder)
 
     def close(self) -> None:
         """Release the files that are not complete."""
@@ -262,8 +262,7 @@ class FilesWriting:
         names = [_safe(column, value) for column, value in zip(self._split.by, partition, strict=True)]
         name = "/".join([*names, f"part-{number:05}{_suffix(self._form)}"])
         path = self._folder / name
-        if names and number == 1:
-            make_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         return _OpenFile(path, name, partition, self._form, self._columns, self._new_totals(), self._split, self._pool)
 
     def _complete(self, partition: tuple[str | None, ...]) -> None:

@@ -130,7 +130,7 @@ def http_server(codes: list[int]) -> Iterator[tuple[str, list[tuple[dict[str, st
             self.send_response(codes[len(calls) - 1])
             self.end_headers()
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, format: str, *args: object) -> None: ...
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
