@@ -4,6 +4,7 @@
 POINT is `link-N` (at the N-th link, before it), `word` (before the ledger hears that it is committed),
 `position-N` (after the N-th saved position),
 `folder-N` (an export into three files, before the N-th durable step: fsync, rename or replace), `file-size` (no kill: a disk that takes 100 kB), or `none`.
+`folders`: for each such step N, a process that dies before it, forked from this one, with OUT and LEDGER in the folder N.
 With a UID the export is that job's, of three rows, and replaces the file of an earlier job of its key.
 """
 
@@ -14,6 +15,8 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -76,5 +79,26 @@ def main(out: Path, ledger: Path, point: str, uid: str = "") -> None:
         sys.exit(1)
 
 
+def at_every_step(out: Path, ledger: Path, uid: str = "") -> None:
+    """Fork a process for each step, which is cheaper than a new interpreter, until one ends without a kill."""
+    for step in count(1):
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                here = [path.parent / str(step) / path.name for path in (out, ledger)]
+                if uid:
+                    earlier = FakeServices(here[1].with_name("earlier"), uid="uid-0")
+                    Payments(10).export().write(earlier, here[0] / "payments", format=Csv(), split_rows=5)
+                main(here[0] / "payments", here[1], f"folder-{step}", uid)
+                os._exit(0)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+            sys.exit(os.waitstatus_to_exitcode(status))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+    if sys.argv[3] == "folders":
+        at_every_step(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[4:])
+    else:
+        main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
