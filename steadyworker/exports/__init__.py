@@ -9,17 +9,18 @@ Each export writes the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
 Every export writes its rows by `writing.py`, so equal rows give equal bytes.
-Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, and `RowGroups` in `parquet.py` the row groups.
+Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, `SheetWriter` in `xlsx.py` the sheets, and `RowGroups` in `parquet.py` the row groups.
 
 | file | content |
 |---|---|
 | `stage.py` | the stage of a file, names, removal of old stages |
 | `folders.py` | the folders of this host that have stages |
+| `several.py` | the division of rows into several files |
 | `commit.py` | stage → permission → link → manifest; publication of a file that a dead run completed |
 | `manifest.py` | the description of a file |
 | `sources.py` | the rows of a user's source as Arrow batches |
 | `render.py`, `patterns.py` | Arrow columns to text, and lines to bytes |
-| `formats.py`, `jsonl.py`, `parquet.py`, `packed.py` | the formats, and their cells |
+| `formats.py`, `jsonl.py`, `parquet.py`, `xlsx.py`, `packed.py` | the formats, and their cells |
 | `values.py` | single values to text |
 | `totals.py`, `hashed.py` | counts, sums and hashes, computed while the file is written |
 | `lakes.py` | tables of Delta, Iceberg and Hudi, which are refused as files |
@@ -44,20 +45,23 @@ if TYPE_CHECKING:
     from steadyworker.exports.formats import Csv
     from steadyworker.exports.jsonl import JsonLines
     from steadyworker.exports.lakes import check_files
-    from steadyworker.exports.manifest import Manifest
+    from steadyworker.exports.manifest import Manifest, ManifestFile
     from steadyworker.exports.parquet import Parquet
     from steadyworker.exports.rows import RowExport
     from steadyworker.exports.spark import SparkExport
     from steadyworker.exports.verifying import verify
+    from steadyworker.exports.xlsx import Xlsx
 
 __all__ = [
     "Csv",
     "DuckDBExport",
     "JsonLines",
     "Manifest",
+    "ManifestFile",
     "Parquet",
     "RowExport",
     "SparkExport",
+    "Xlsx",
     "check_files",
     "verify",
 ]
@@ -67,9 +71,11 @@ _HOMES = {
     "DuckDBExport": "duckdb.export",
     "JsonLines": "jsonl",
     "Manifest": "manifest",
+    "ManifestFile": "manifest",
     "Parquet": "parquet",
     "RowExport": "rows",
     "SparkExport": "spark",
+    "Xlsx": "xlsx",
     "check_files": "lakes",
     "verify": "verifying",
 }
