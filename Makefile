@@ -45,8 +45,6 @@ java: ## Find Java 17 or newer for Spark, or install it where that is possible (
 	  echo "Java 17 or newer is missing, so all but Spark will run: sudo apt-get install openjdk-17-jre-headless, or brew install openjdk@17 (then set JAVA_HOME)" >&2; fi
 
 demo: $(READY) java ## Payment exports from message to file, with crashes on the way: what this does that others do not
-	@echo "==> demo: the set-up, once: the archive of Spark's classes"
-	@$(BIN)/python examples/demo.py --set-up
 	@echo "==> demo: examples/demo.py"
 	@$(BIN)/python examples/demo.py $(if $(BROKER),--broker '$(BROKER)')
 

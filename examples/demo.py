@@ -35,7 +35,7 @@ from rich.table import Table
 from steadyworker import Client, ConfigError
 from steadyworker.backends.opening import open_ledger
 from steadyworker.config import resolve as config
-from steadyworker.exports.spark import SparkSettings, build_archive
+from steadyworker.exports.spark import SparkSettings
 from steadyworker.ledger.base import State
 from steadyworker.text.redaction import redact
 
@@ -128,7 +128,7 @@ def look_further(screen: Screen, page: Page, no_java: str) -> None:
 
 
 def clear() -> None:
-    """Remove the output of an earlier demo, except Spark's archive of classes."""
+    """Remove the output of an earlier demo."""
     OUT.mkdir(exist_ok=True)
     for path in (PAYMENTS, EXPORTS, *STATE.glob("*.db*")):
         shutil.rmtree(path, ignore_errors=True)
@@ -201,22 +201,12 @@ def what_celery_does() -> Table:
     )
 
 
-def set_up() -> int:
-    """Build Spark's archive of classes, once; it halves the time to Spark's first job."""
-    if not missing_java():
-        OUT.mkdir(exist_ok=True)
-        build_archive(SPARK)
-    return 0
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run payment exports, with crashes on purpose.")
-    parser.add_argument("--set-up", action="store_true", help="build the archive of Spark's classes, and stop")
     parser.add_argument(
         "--broker",
         default=EMBEDDED,
         help="use this broker instead of a file: amqp://user:password@host/vhost, stomp://user:password@host, "
         "rocketmq+grpc://proxy:8081?namesrv=name-server:9876 or rocketmq://name-server:9876",
     )
-    chosen = parser.parse_args()
-    sys.exit(set_up() if chosen.set_up else main(chosen.broker))
+    sys.exit(main(parser.parse_args().broker))

@@ -96,7 +96,7 @@ class Services(Protocol):
 
 
 class Export(Protocol[ManifestT_co]):
-    """An export into one file: `SparkExport`, `RowExport`, or a user's own class; such a class can have its own type of manifest."""
+    """An export into one file: `RowExport`, `DuckDBExport`, `SparkExport`, or a user's own class; such a class can have its own type of manifest."""
 
     def write(
         self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]
@@ -105,6 +105,7 @@ class Export(Protocol[ManifestT_co]):
         Make the file, whole or not at all, and return the file's manifest.
 
         If this job has made the file before, return the manifest of that file.
-        `Job.export` passes `if_exists` only if its caller does: an export without this parameter replaces no file.
+        `Job.export` passes `if_exists`, `split_rows`, `split_bytes` and `partition_by` only if its caller does.
+        So an export without these parameters replaces no file, and makes one file.
         """
         ...

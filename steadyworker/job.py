@@ -243,19 +243,25 @@ class Job(Generic[P, C]):
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
         if_exists: Literal["fail", "replace-own"] = "fail",
+        split_rows: int | None = None,
+        split_bytes: int | None = None,
+        partition_by: Sequence[str] = (),
     ) -> ManifestT:
         """
-        Export to one file, which appears complete or not at all, and return the Manifest of the committed file.
+        Export to one file or one folder of files, which appears complete or not at all, and return its Manifest.
 
         Args:
-            export: `RowExport`, `SparkExport`, or any object with the same `write` method.
+            export: `RowExport`, `DuckDBExport`, `SparkExport`, or any object with the same `write` method.
             to: A local path; a relative path starts at the working directory.
-            format: `Csv()`, `JsonLines()` or `Parquet()`; the file's name decides the default.
+            format: `Csv()`, `JsonLines()`, `Parquet()` or `Xlsx()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
             if_exists: `replace-own` replaces the file of an earlier job with the same queue and key, if the file still has the size in its manifest.
                 A reader can see the new file beside the old manifest for a moment.
                 `fail` replaces nothing.
+            split_rows: The most rows of a file; with this or one of the next two arguments, `to` is a folder of files with a manifest.
+            split_bytes: The size after which a file ends.
+            partition_by: The columns whose values name the files' folders, such as `merchant=m-17/`.
 
         Raises:
             ExportError: The export is not possible as requested, or another thread of this run exports to the same path.
@@ -272,6 +278,8 @@ class Job(Generic[P, C]):
         path = Path(target)
         with self._alone(path.absolute()):
             options: dict[str, Any] = {} if if_exists == "fail" else {"if_exists": if_exists}
+            limits = {"split_rows": split_rows, "split_bytes": split_bytes, "partition_by": tuple(partition_by) or None}
+            options |= {name: limit for name, limit in limits.items() if limit is not None}
             manifest = export.write(
                 self._services, path, format=format, totals=dict(totals or {}), by=tuple(by), **options
             )

@@ -2,29 +2,32 @@
 Exports: an export makes one whole file and a manifest that describes the file, or nothing.
 
 `job.export(RowExport(...), to)` streams rows in the job's own process.
+`job.export(DuckDBExport(...), to)` runs a query in DuckDB, in the same process.
 `job.export(SparkExport(...), to)` runs a query in Spark.
 The contract between a job and an export is `steadyworker/export.py`.
-Both exports write the file to a *stage*, a private folder next to the target.
+Each export writes the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
 Every export writes its rows by `writing.py`, so equal rows give equal bytes.
-Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, and `RowGroups` in `parquet.py` the row groups.
+Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, `SheetWriter` in `xlsx.py` the sheets, and `RowGroups` in `parquet.py` the row groups.
 
 | file | content |
 |---|---|
 | `stage.py` | the stage of a file, names, removal of old stages |
 | `folders.py` | the folders of this host that have stages |
+| `several.py` | the division of rows into several files |
 | `commit.py` | stage → permission → link → manifest; publication of a file that a dead run completed |
 | `manifest.py` | the description of a file |
 | `sources.py` | the rows of a user's source as Arrow batches |
 | `render.py`, `patterns.py` | Arrow columns to text, and lines to bytes |
-| `formats.py`, `jsonl.py`, `parquet.py`, `packed.py` | the formats, and their cells |
+| `formats.py`, `jsonl.py`, `parquet.py`, `xlsx.py`, `packed.py` | the formats, and their cells |
 | `values.py` | single values to text |
 | `totals.py`, `hashed.py` | counts, sums and hashes, computed while the file is written |
 | `lakes.py` | tables of Delta, Iceberg and Hudi, which are refused as files |
 | `writing.py` | rows into a file: bytes in order, totals, ties |
 | `rows.py` | `RowExport` |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
+| `duckdb/` | `DuckDBExport` |
 | `spark/` | `SparkExport` and the Spark host |
 | `cli/` | the verb `verify` |
 
@@ -38,24 +41,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from steadyworker.exports.duckdb.export import DuckDBExport
     from steadyworker.exports.formats import Csv
     from steadyworker.exports.jsonl import JsonLines
     from steadyworker.exports.lakes import check_files
-    from steadyworker.exports.manifest import Manifest
+    from steadyworker.exports.manifest import Manifest, ManifestFile
     from steadyworker.exports.parquet import Parquet
     from steadyworker.exports.rows import RowExport
     from steadyworker.exports.spark import SparkExport
     from steadyworker.exports.verifying import verify
+    from steadyworker.exports.xlsx import Xlsx
 
-__all__ = ["Csv", "JsonLines", "Manifest", "Parquet", "RowExport", "SparkExport", "check_files", "verify"]
+__all__ = [
+    "Csv",
+    "DuckDBExport",
+    "JsonLines",
+    "Manifest",
+    "ManifestFile",
+    "Parquet",
+    "RowExport",
+    "SparkExport",
+    "Xlsx",
+    "check_files",
+    "verify",
+]
 
 _HOMES = {
     "Csv": "formats",
+    "DuckDBExport": "duckdb.export",
     "JsonLines": "jsonl",
     "Manifest": "manifest",
+    "ManifestFile": "manifest",
     "Parquet": "parquet",
     "RowExport": "rows",
     "SparkExport": "spark",
+    "Xlsx": "xlsx",
     "check_files": "lakes",
     "verify": "verifying",
 }

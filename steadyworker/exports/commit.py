@@ -12,6 +12,18 @@ The commit protocol: it leaves one whole file or none, even if processes die and
     link manifest, fsync the folder, save a state   removes the stage, returns the manifest
     remove the stage                                returns the manifest
 
+Several files are in one folder, with their manifest; a single `rename` publishes all of them:
+
+::
+
+    step                                            if the run is killed after this step, the next run
+    ──────────────────────────────────────────────  ─────────────────────────────────────────────────────
+    write the stage's files, fsync                  computes again
+    write the stage's manifest, rename, fsync       requests permission and renames, computes nothing
+    request permission to commit                    does the same
+    copy the manifest into the folder, fsync        does the same
+    rename the folder to the target, fsync          finds its own manifest, removes the stage, returns the manifest
+
 - `link` never overwrites a file: the first of two runs publishes its file, and the second finds a file at the target.
   The second run checks that this job made the file, and returns the file's manifest.
 - Permission to commit is the ledger's confirmation that this run still owns the job, and that the job is not cancelled.
@@ -24,6 +36,8 @@ The commit protocol: it leaves one whole file or none, even if processes die and
   The run does this only if the file still has the size that its manifest gives.
   The run renames first the data and then the manifest over the old files.
   A reader between these two steps sees a file that does not fit its manifest.
+  Of a folder, the run first moves the old one into its stage; a reader between the two steps sees no folder.
+- `rename` replaces no folder that has files, so of two runs only one can publish its folder.
 - A network file system can report "exists" for a `link` that succeeded; the run then recognizes its own file by the inode.
 """
 
@@ -41,9 +55,11 @@ from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetEx
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import (
+    INSIDE,
     ExportTarget,
     StagingDir,
     drop_incomplete,
+    is_whole,
     make_folder,
     new_stage,
     reap,
@@ -51,12 +67,14 @@ from steadyworker.exports.stage import (
     stage_of,
     stages,
     sync_folder,
+    write_durably,
 )
 from steadyworker.text.plain_text import as_unicode
 
 _RECORD_BYTES = 60_000  # the ledger accepts 64 KiB
 _IF_EXISTS = ("fail", "replace-own")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
 
 
@@ -66,9 +84,10 @@ def publish(
     write: Callable[[ExportTarget, StagingDir], Manifest],
     *,
     if_exists: str = "fail",
+    several: bool = False,
 ) -> Manifest:
     """
-    Make the file at `to`, and return its manifest.
+    Make the file or the folder at `to`, and return its manifest.
 
     If an earlier run of this job has made the file, return the manifest of that file.
     Missing parent folders are created.
@@ -80,6 +99,7 @@ def publish(
         write: A function that writes `stage.data`, fsyncs this file and returns the manifest.
             `publish` calls the function only if this job has no file at the target, and no complete stage.
         if_exists: `replace-own` to replace the file of an earlier job with the same queue and key; `fail` to replace nothing.
+        several: True for a folder of several files: `write` makes the folder `stage.data`, and returns a manifest with `files`.
 
     Raises:
         TargetExists: The target has a file that this job did not make, and may not replace.
@@ -88,7 +108,7 @@ def publish(
         Interrupt: The run must end; the file is published only if the interrupt came after the link.
             If the job is cancelled, its staging folders are removed.
     """
-    target = ExportTarget.of(to)
+    target = ExportTarget.of(to, several=several)
     if if_exists not in _IF_EXISTS:
         raise ExportRejected(f"Expected if_exists out of {', '.join(_IF_EXISTS)}, got {if_exists!r}: correct it.")
     replace = if_exists == "replace-own"
@@ -173,7 +193,9 @@ def commit(target: ExportTarget, services: Services, stage: StagingDir, *, repla
     earlier = replace and _is_earlier(target, services)
     services.may_commit()
     try:
-        if earlier:
+        if target.several:
+            _rename(stage, target, earlier=earlier)
+        elif earlier:
             _link_over(stage, stage.data, target.path)
         else:
             os.link(stage.data, target.path)
@@ -216,8 +238,9 @@ def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manif
     Raises:
         TargetExists: Another job made the file at the target, or the file was changed.
     """
-    if target.path.is_symlink() or not target.path.is_file():
-        raise TargetExists(f"target exists: {target.path} is not a regular file. Remove it, or export to another name.")
+    if target.path.is_symlink() or not (target.path.is_dir() if target.several else target.path.is_file()):
+        kind = "folder" if target.several else "regular file"
+        raise TargetExists(f"target exists: {target.path} is not a {kind}. Remove it, or export to another name.")
     if (manifest := _finish_own(target, services, replace=replace)) is not None:
         return manifest
     manifest = _manifest_at(target.manifest)
@@ -228,11 +251,11 @@ def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manif
             "Put job.name into the file's name, or move the existing file away"
             + (', or pass if_exists="replace-own".' if manifest and _same_key(manifest, services) else ".")
         )
-    size = target.path.stat().st_size
-    if size != manifest.bytes:
+    if not _holds(target, manifest):
+        got = "files of other sizes" if target.several else target.path.stat().st_size
         raise TargetExists(
             f"target exists: {target.path} was changed after this job made it: expected {manifest.bytes} bytes, as in its "
-            f"manifest, got {size}. Move both away."
+            f"manifest, got {got}. Move both away."
         )
     return manifest
 
@@ -257,13 +280,41 @@ def _is_earlier(target: ExportTarget, services: Services) -> bool:
     manifest = _manifest_at(target.manifest)
     if manifest is None or manifest.uid == services.uid or not _same_key(manifest, services):
         return False
-    if target.path.is_symlink():
-        return False
     try:
         own = any(stage.read() and stage.data.samefile(target.path) for stage in stages(target, services.uid))
-        return not own and target.path.is_file() and target.path.stat().st_size == manifest.bytes
     except FileNotFoundError:
         return False
+    return not own and _holds(target, manifest)
+
+
+def _holds(target: ExportTarget, manifest: Manifest) -> bool:
+    """Return whether the target is of the manifest's kind, and each file has the size in the manifest."""
+    if target.path.is_symlink() or target.several is (manifest.files is None):
+        return False
+    try:
+        return is_whole(target.path, manifest)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _rename(stage: StagingDir, target: ExportTarget, *, earlier: bool) -> None:
+    """
+    Rename the stage's folder to the target, with the manifest in it; first move away the folder of an earlier job.
+
+    Raises:
+        FileExistsError: There is another file or folder.
+    """
+    write_durably(stage.data / INSIDE, stage.manifest.read_bytes())
+    sync_folder(stage.data)
+    if earlier:
+        target.path.rename(stage.path / "replaced")
+    try:
+        stage.data.rename(target.path)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            raise FileExistsError(error.errno, error.strerror, str(target.path)) from error
+        raise
+    sync_folder(target.folder)
 
 
 def _link_over(stage: StagingDir, source: Path, to: Path) -> None:

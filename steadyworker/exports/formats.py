@@ -1,5 +1,5 @@
 r"""
-File formats: this file defines CSV, `jsonl.py` defines JSON Lines, and `parquet.py` defines Parquet; `render.py` converts values to text.
+File formats: this file defines CSV; `jsonl.py`, `parquet.py` and `xlsx.py` define the others; `render.py` converts values to text.
 
 **CSV** is RFC 4180 in UTF-8 with "\n" as line end, also after the last line.
 Only text is quoted, and only if it is empty, is the null text, or contains the delimiter, a quote, CR or LF.
@@ -10,7 +10,7 @@ Readers that respect quotes (PostgreSQL's COPY, DuckDB, pyarrow, Spark) distingu
 Other readers read "" for both.
 If the null text is empty, NULL is `""` in a file of one column, because most readers skip a blank line.
 
-A file with a name that ends in `.gz` has the same bytes, compressed by `packed.py`.
+A file with a name that ends in `.gz` or `.zst` has the same bytes, compressed by `packed.py`.
 
 A new format needs these things:
 
@@ -27,18 +27,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.jsonl import JsonLines, check_compression
-from steadyworker.exports.packed import Gzip
+from steadyworker.exports.jsonl import JsonLines
+from steadyworker.exports.packed import SUFFIXES, Compression, Packer, check_compression
 from steadyworker.exports.parquet import Parquet
 from steadyworker.exports.patterns import DATE, MOMENT, UTC, check_pattern, check_zone
 from steadyworker.exports.render import Notation, Out, TextKind, TextWriter, after, before, cells, has_any
-from steadyworker.exports.sources import arrow
+from steadyworker.exports.sources import arrow, renamed
 from steadyworker.exports.stage import ExportTarget
+from steadyworker.exports.xlsx import Xlsx
 
-__all__ = ["Csv", "Format", "JsonLines", "Parquet"]
+__all__ = ["Csv", "Format", "JsonLines", "Parquet", "Xlsx"]
 
 _DELIMITERS = ",;|\t~^"
 _FORMULA = "=+-@\t\r\0"
@@ -75,7 +76,7 @@ class Writer(Protocol):
 
 
 class Format(Protocol):
-    """A file format: `Csv`, `JsonLines`, `Parquet`."""
+    """A file format: `Csv`, `JsonLines`, `Parquet`, `Xlsx`."""
 
     name: ClassVar[str]
 
@@ -85,7 +86,7 @@ class Format(Protocol):
         ...
 
     @property
-    def compression(self) -> str | None:
+    def compression(self) -> Compression | None:
         """The compression of the whole file, applied by `packed`; None for no compression."""
         ...
 
@@ -122,7 +123,7 @@ class Csv:
         dates: The pattern of a date, in the notation of `patterns.py`.
         moments: The pattern of a date with a time.
         zone: The time zone to which moments with a zone are converted, like "Europe/Berlin".
-        compression: "gzip" or None; a file name that ends in `.gz` also sets "gzip".
+        compression: "gzip", "zstd" or None; a file name that ends in `.gz` or `.zst` also sets it.
 
     Raises:
         ExportRejected: An option is invalid, or contains text that would need quotes in a cell.
@@ -139,7 +140,7 @@ class Csv:
     dates: str = DATE
     moments: str = MOMENT
     zone: str = UTC
-    compression: Literal["gzip"] | None = None
+    compression: Compression | None = None
 
     def __post_init__(self) -> None:
         if len(self.delimiter) != 1 or self.delimiter not in _DELIMITERS:
@@ -179,14 +180,7 @@ class Csv:
         Raises:
             ExportRejected: `header` names a column that does not exist, or gives two columns the same name.
         """
-        renamed = {} if isinstance(self.header, bool) else self.header
-        names = [renamed.get(name, name) for name in columns]
-        missing = [name for name in renamed if name not in columns]
-        if missing or len(set(names)) < len(names):
-            raise ExportRejected(
-                f"Expected `header` to rename only columns of this export ({', '.join(columns)}), each to a different name, "
-                f"got {dict(renamed)!r}: correct it."
-            )
+        names = renamed(columns, {} if isinstance(self.header, bool) else self.header)
         line = self.delimiter.join(map(self._name, names)) + "\n" if self.header is not False else ""
         return (("\ufeff" if self.bom else "") + line).encode()
 
@@ -250,7 +244,7 @@ def packed(out: Out, form: Format) -> Iterator[Out]:
     if form.compression is None:
         yield out
         return
-    body = Gzip(out)
+    body = Packer(out, form.compression)
     try:
         yield body
         body.finish()
@@ -262,33 +256,36 @@ def format_of(target: ExportTarget, wanted: object | None) -> Format:
     """
     Return the `wanted` format; if `wanted` is None, return the format of the file name's ending.
 
-    `.gz` at the end of the name adds compression.
+    `.gz` and `.zst` at the end of the name add compression.
 
     Raises:
         ExportRejected: `wanted` is an object that is no format.
             `wanted` is None, and the name has no known ending.
-            The format is Parquet, and the name ends in `.gz`.
+            The name adds compression to a format that compresses its own data.
     """
-    zipped = target.path.suffix.lower() == ".gz"
-    if wanted is not None and not isinstance(wanted, (Csv, JsonLines, Parquet)):
-        raise ExportRejected(f"Expected Csv(), JsonLines() or Parquet() as format, got {wanted!r}: import one of them.")
-    chosen = wanted or _by_suffix(target.path.with_suffix("") if zipped else target.path)
+    ending = target.path.suffix.lower()
+    compression = SUFFIXES.get(ending)
+    if wanted is not None and not isinstance(wanted, (Csv, JsonLines, Parquet, Xlsx)):
+        raise ExportRejected(
+            f"Expected Csv(), JsonLines(), Parquet() or Xlsx() as format, got {wanted!r}: import one of them."
+        )
+    chosen = wanted or _by_suffix(target.path.with_suffix("") if compression else target.path)
     if chosen is None:
         raise ExportRejected(
-            f"Expected a name that ends in .csv, .jsonl or .parquet, got {target.path.name!r}: "
+            f"Expected a name that ends in .csv, .jsonl, .parquet or .xlsx, got {target.path.name!r}: "
             "rename it, or pass format=Csv()."
         )
-    if not zipped:
+    if compression is None:
         return chosen
-    if isinstance(chosen, Parquet):
+    if not isinstance(chosen, (Csv, JsonLines)):
         raise ExportRejected(
-            f"Expected no .gz at the end of a Parquet file's name, got {target.path.name!r}: "
-            "remove it, because Parquet compresses its own data."
+            f"Expected no {ending} at the end of the name of a {chosen.name} file, got {target.path.name!r}: "
+            f"remove it, because {chosen.name} compresses its own data."
         )
-    return replace(chosen, compression="gzip")
+    return replace(chosen, compression=compression)
 
 
-def _by_suffix(path: Path) -> Csv | JsonLines | Parquet | None:
+def _by_suffix(path: Path) -> Csv | JsonLines | Parquet | Xlsx | None:
     match path.suffix.lower():
         case ".csv":
             return Csv()
@@ -296,4 +293,6 @@ def _by_suffix(path: Path) -> Csv | JsonLines | Parquet | None:
             return JsonLines()
         case ".parquet":
             return Parquet()
+        case ".xlsx":
+            return Xlsx()
     return None

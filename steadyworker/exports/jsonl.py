@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from steadyworker.errors import ExportRejected
+from steadyworker.exports.packed import Compression, check_compression
 from steadyworker.exports.render import PLAIN, Out, TextKind, TextWriter, after, before, cells, has_any, text_bytes
 from steadyworker.exports.sources import arrow
 
@@ -27,15 +27,15 @@ class JsonLines:
     The JSON Lines format (`.jsonl`): one JSON object per line, in UTF-8; the module's docstring has the exact rules.
 
     Args:
-        compression: "gzip" or None; a file name that ends in `.gz` also sets "gzip".
+        compression: "gzip", "zstd" or None; a file name that ends in `.gz` or `.zst` also sets it.
 
     Raises:
-        ExportRejected: The compression is neither "gzip" nor None.
+        ExportRejected: The compression is unknown.
     """
 
     name: ClassVar[str] = "jsonl"
 
-    compression: Literal["gzip"] | None = None
+    compression: Compression | None = None
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
@@ -62,17 +62,6 @@ class JsonLines:
         keys = [escaped(name) + ":" for name in columns]
         keys[0] = "{" + keys[0]
         return TextWriter(out, columns, PLAIN, _cell, starts=keys, between=",", end="}\n")
-
-
-def check_compression(compression: object) -> None:
-    """
-    Check that this compression is supported.
-
-    Raises:
-        ExportRejected: The compression is neither "gzip" nor None.
-    """
-    if compression not in (None, "gzip"):
-        raise ExportRejected(f'Expected "gzip" or None as compression, got {compression!r}.')
 
 
 def escaped(value: str) -> str:

@@ -1,6 +1,8 @@
 """
 The manifest of an exported file: `FILE.manifest.json` next to it, written once and never changed.
 
+An export into several files makes a folder; its manifest is `_manifest.json` in it, and lists each file.
+
 If the job runs again, its export returns this manifest, and does not make the file again.
 `steadyworker verify FILE` checks the file against its manifest.
 An export stores its query and parameters in the manifest, but never its connection or a password.
@@ -41,6 +43,32 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     sums: dict[str, str] = {}
 
 
+class ManifestFile(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One of several files of an export.
+
+    Attributes:
+        name: The file's path in the folder, with `/` between names.
+        partition: The value of each column of the partition: its text, or None for NULL.
+        rows: The number of rows, without the header line.
+        bytes: The size of the file.
+        sha256: The SHA-256 of the file, in hex digits.
+        totals: The totals of the file's rows, as those of the whole export.
+    """
+
+    name: str
+    partition: dict[str, str | None] = {}
+    rows: int
+    bytes: int
+    sha256: str
+    totals: tuple[Total, ...] = ()
+
+    @staticmethod
+    def listing(files: Iterable[ManifestFile]) -> builtins.bytes:
+        """Return one line for each file, as `sha256sum` prints it."""
+        return "".join(f"{file.sha256}  {file.name}\n" for file in files).encode()
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """
     The description of one committed export.
@@ -63,8 +91,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             With 0, the order of the rows is unique, so that a second export of the same rows makes the same file.
             None if the export does not sort.
         totals: One `Total` per group, sorted by group; empty if no totals were requested.
-        bytes: The size of the file.
-        sha256: The SHA-256 of the file, in hex digits.
+        bytes: The size of the file, or of all files together.
+        sha256: The SHA-256 of the file, in hex digits; of several files, the SHA-256 of their list (`ManifestFile.listing`).
+        files: The files in the folder, sorted by name; None if the export made one file.
         format: The format's `name` and its options.
         versions: The version of each tool.
         timings: The seconds that each step took, in the run that wrote the file's bytes.
@@ -87,6 +116,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     totals: tuple[Total, ...] = ()
     bytes: int
     sha256: str
+    files: tuple[ManifestFile, ...] | None = None
     format: dict[str, Any]
     versions: dict[str, str] = {}
     timings: dict[str, float] = {}

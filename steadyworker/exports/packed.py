@@ -1,10 +1,12 @@
 """
-gzip in members of a fixed size: equal input gives equal output, whatever the sizes of the writes.
+gzip and zstd in members of a fixed size: equal input gives equal output, whatever the sizes of the writes.
 
 Each member except the last has 4 MiB of input; the last member has the rest.
-Members contain no file name and no time.
-Several threads compress members in parallel, because zlib releases the GIL while it works.
-Every reader of gzip reads the members as one file.
+Members of gzip contain no file name and no time; members of zstd are frames that state their size.
+A thread for each core compresses members in parallel, because zlib and pyarrow release the GIL while they work.
+Every reader of the format reads the members as one file.
+
+gzip has level 6, as `gzip` itself, and zstd level 3, as `zstd` itself.
 """
 
 from __future__ import annotations
@@ -12,25 +14,58 @@ from __future__ import annotations
 import gzip
 import os
 from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Literal
 
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.render import Out
+from steadyworker.exports.sources import arrow
+
+Compression = Literal["gzip", "zstd"]
 
 MEMBER = 4 << 20
 """The size of a member before compression, in bytes."""
 
-_LEVEL = 6
+SUFFIXES: Mapping[str, Compression] = MappingProxyType({".gz": "gzip", ".zst": "zstd"})
+"""The compression that the end of a file's name sets."""
 
 
-class Gzip:
+def _gzip(data: bytes) -> bytes:
+    return gzip.compress(data, 6, mtime=0)
+
+
+def _zstd(data: bytes) -> bytes:
+    member: bytes = arrow().Codec("zstd", compression_level=3).compress(data, asbytes=True)
+    return member
+
+
+_COMPRESS: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({"gzip": _gzip, "zstd": _zstd})
+
+
+def check_compression(compression: object) -> None:
+    """
+    Check that this compression is supported.
+
+    Raises:
+        ExportRejected: The compression is neither "gzip", "zstd" nor None.
+    """
+    if compression not in (None, *_COMPRESS):
+        raise ExportRejected(
+            f'Expected "gzip", "zstd" or None as compression, got {compression!r}: choose one of them.'
+        )
+
+
+class Packer:
     """A compressor that writes the compressed bytes to `out`; the caller must call `finish`."""
 
-    def __init__(self, out: Out) -> None:
-        self._out = out
+    def __init__(self, out: Out, compression: Compression) -> None:
+        self._out, self._compress = out, _COMPRESS[compression]
         self._rest = bytearray()
         self._members = 0
         workers = os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(workers, "gzip")
+        self._pool = ThreadPoolExecutor(workers, compression)
         self._most = 2 * workers
         self._under_way: deque[Future[bytes]] = deque()
 
@@ -56,6 +91,6 @@ class Gzip:
 
     def _submit(self, data: bytes) -> None:
         self._members += 1
-        self._under_way.append(self._pool.submit(gzip.compress, data, _LEVEL, mtime=0))
+        self._under_way.append(self._pool.submit(self._compress, data))
         if len(self._under_way) > self._most:
             self._out.write(self._under_way.popleft().result())

@@ -12,12 +12,16 @@ import glob
 import gzip
 import json
 import os
+import re
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal
 from io import TextIOWrapper
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, cast
+from xml.etree import ElementTree as ET
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.formats import Csv
@@ -27,6 +31,10 @@ from steadyworker.exports.sources import arrow
 Cells = Sequence[Any]
 Reader = Callable[[Path, Manifest, Sequence[str]], Iterator[Cells]]
 
+_SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
+_ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_")
+_COARSE = 65_536  # days since 1899-12-30; from there on, a double is too coarse for a microsecond
 _BLOCK = 16 << 20  # bytes; a longer row cannot be read
 _BATCH = 10_000
 
@@ -43,7 +51,7 @@ def read_csv(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator
 def csv_by_arrow(arrow_csv: Any, file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
     """Read every column as text; a quoted value is never NULL."""
     options = _csv_options(file, manifest)
-    if not manifest.rows and _length(file, options) == len(options.head(manifest.columns)):
+    if not manifest.rows and _is_only(file, options.head(manifest.columns), options.compression):
         return  # pyarrow refuses an empty file
     wanted = list(columns) or [manifest.columns[0]]
     with (
@@ -125,9 +133,72 @@ def read_parquet(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iter
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
+def read_xlsx(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
+    """Read with Python's zipfile and its XML parser; numbers become Decimals, and dates Python's dates."""
+    places = [manifest.columns.index(column) for column in columns]
+    header = manifest.format.get("header", {})
+    names = [header.get(name, name) for name in manifest.columns]
+    with zipfile.ZipFile(file) as archive:
+        kinds = _xlsx_kinds(archive)
+        targets = {each.get("Id"): each.get("Target") for each in _xml(archive, "xl/_rels/workbook.xml.rels")}
+        for sheet in _xml(archive, "xl/workbook.xml").iter(f"{_SHEET}sheet"):
+            rows = _xlsx_rows(archive, f"xl/{targets[sheet.get(f'{_RELATION}id')]}")
+            head = {letters: _xlsx_value(cell, kinds) for letters, cell in next(rows, {}).items()}
+            if [*head.values()] != names:
+                raise ExportError(
+                    f"Expected the header {names} in sheet {sheet.get('name')} of {file}, got {[*head.values()]}."
+                )
+            wanted = [[*head][place] for place in places]
+            for row in rows:
+                yield [_xlsx_value(row.get(letters), kinds) for letters in wanted]
+
+
+def _xlsx_rows(archive: zipfile.ZipFile, name: str) -> Iterator[dict[str, ET.Element]]:
+    """Yield the cells of each row, by the letters of their columns; the cells are dropped when the next row is read."""
+    with archive.open(name) as part:
+        for _, element in ET.iterparse(part):  # noqa: S314 - the file has the SHA-256 of its manifest
+            if element.tag == f"{_SHEET}row":
+                yield {cell.get("r", "").rstrip("0123456789"): cell for cell in element}
+                element.clear()
+
+
+def _xlsx_value(cell: ET.Element | None, kinds: Sequence[str]) -> Any:
+    if cell is None:
+        return None
+    kind, shown = cell.get("t", "n"), "".join(cell.itertext())
+    if kind == "inlineStr":
+        return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), shown)
+    if kind == "b":
+        return shown == "1"
+    style = kinds[int(cell.get("s", "0"))]
+    if style == "number":
+        return Decimal(shown)
+    days, rest = divmod(float(shown), 1)
+    micros = round(rest * 86_400e6)
+    if days >= _COARSE:
+        micros = round(rest * 86_400) * 1_000_000
+    moment = datetime(1899, 12, 30) + timedelta(days=days, microseconds=micros)  # noqa: DTZ001 - Excel has no zones
+    return {"date": moment.date(), "time": moment.time()}.get(style, moment)
+
+
+def _xlsx_kinds(archive: zipfile.ZipFile) -> list[str]:
+    """Return for each cell format whether it shows a date, a time, a moment or a number."""
+    styles = _xml(archive, "xl/styles.xml")
+    codes = {each.get("numFmtId"): each.get("formatCode", "") for each in styles.iter(f"{_SHEET}numFmt")}
+    shown = [codes.get(each.get("numFmtId"), "") for each in styles.find(f"{_SHEET}cellXfs") or ()]
+    kinds = {(False, False): "number", (True, False): "date", (False, True): "time", (True, True): "moment"}
+    return [kinds["y" in code, "h" in code] for code in shown]
+
+
+def _xml(archive: zipfile.ZipFile, name: str) -> ET.Element:
+    return ET.fromstring(archive.read(name))  # noqa: S314 - the file has the SHA-256 of its manifest
+
+
 def _opened(file: Path, compression: str | None) -> BinaryIO:
-    """Open the file for reading, and decompress it if necessary."""
-    return cast("BinaryIO", gzip.open(file)) if compression else file.open("rb")
+    """Open the file for reading, and decompress it if necessary; Python before 3.14 reads zstd only with pyarrow."""
+    if compression == "gzip":
+        return cast("BinaryIO", gzip.open(file))
+    return cast("BinaryIO", _opened_by_arrow(file, compression)) if compression else file.open("rb")
 
 
 def _opened_by_arrow(file: Path, compression: str | None) -> Any:
@@ -140,13 +211,13 @@ def _opened_by_arrow(file: Path, compression: str | None) -> Any:
     """
     pyarrow = arrow()
     source = pyarrow.OSFile(os.fsencode(file))
-    return pyarrow.CompressedInputStream(source, "gzip") if compression else source
+    return pyarrow.CompressedInputStream(source, compression) if compression else source
 
 
-def _length(file: Path, options: Csv) -> int:
-    """Return the number of the file's bytes after decompression."""
-    with _opened(file, options.compression) as source:
-        return source.seek(0, os.SEEK_END)
+def _is_only(file: Path, head: bytes, compression: str | None) -> bool:
+    """Return whether the file has only these bytes, after decompression."""
+    with _opened(file, compression) as source:
+        return source.read(len(head) + 1) == head
 
 
 def _csv_options(file: Path, manifest: Manifest) -> Csv:
@@ -162,5 +233,7 @@ def _csv_options(file: Path, manifest: Manifest) -> Csv:
     return options
 
 
-READERS: Mapping[str, Reader] = MappingProxyType({"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet})
+READERS: Mapping[str, Reader] = MappingProxyType(
+    {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet, "xlsx": read_xlsx}
+)
 """The reader of each format, by the format's name."""

@@ -26,6 +26,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, auto
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 from zoneinfo import ZoneInfo
 
@@ -60,6 +61,9 @@ class TextKind(Enum):
     DECIMAL = auto()
     FLOAT = auto()
     TIME = auto()
+
+
+_DIGITS = MappingProxyType({DIGITS["int"]: TextKind.INTEGER, DIGITS["Decimal"]: TextKind.DECIMAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +197,36 @@ def cells(column: Any, notation: Notation, cell: Callable[[Any, TextKind], Any])
     Raises:
         BadValue: A value has no text.
     """
+
+    def converted(values: Any, digits: TextKind | None) -> Any:
+        if digits is None:
+            return cell(*texts(values, notation))
+        return cell(_with_comma(values, notation) if digits is TextKind.DECIMAL else values, digits)
+
+    return by_type(column, converted)
+
+
+def by_type(column: Any, converted: Callable[[Any, TextKind | None], Any]) -> Any:
+    """
+    Return a column's cells, converted for each type of its values; NULL stays NULL.
+
+    Args:
+        column: An Arrow array out of `sources.py`.
+        converted: A function that converts the values of one type to cells.
+            It also gets the kind of numbers whose digits these values are, or None.
+
+    Raises:
+        BadValue: `converted` raised it; its index is the value's place in this column.
+    """
     pa = arrow()
     if not pa.types.is_union(column.type):
-        return cell(*texts(column, notation))
+        return converted(column, None)
     starts, made = [0], []
     codes, offsets = column.type_codes, column.offsets
     for number in range(column.type.num_fields):
-        child, name = column.field(number), column.type.field(number).name
+        child = column.field(number)
         try:
-            if name in DIGITS.values():
-                kind = TextKind.INTEGER if name == DIGITS["int"] else TextKind.DECIMAL
-                made.append(cell(_with_comma(child, notation) if kind is TextKind.DECIMAL else child, kind))
-            else:
-                made.append(cell(*texts(child, notation)))
+            made.append(converted(child, _DIGITS.get(column.type.field(number).name)))
         except BadValue as error:
             index = list(zip(codes.to_pylist(), offsets.to_pylist(), strict=True)).index((number, error.index))
             raise BadValue(index, str(error)) from error
@@ -299,7 +320,7 @@ def _moments(column: Any, notation: Notation) -> Any:
     if zoned and notation.zone == UTC_NAME:
         offset = "Z"
     elif zoned:
-        seconds = _offsets(micros, notation.zone)
+        seconds = offsets(micros, notation.zone)
         micros = pa.compute.add(micros, pa.compute.multiply(seconds, 1_000_000))
         found = seconds.dictionary_encode()
         shown = pa.array([offset_text(each) for each in found.dictionary.to_pylist()], pa.string())
@@ -344,9 +365,16 @@ def _check_years(units: Any, day: int, what: str) -> None:
     )
 
 
-def _offsets(micros: Any, zone: str) -> Any:
+def offsets(micros: Any, zone: str) -> Any:
     """
     Return the offset of each moment in the zone, in seconds, as Python's zoneinfo gives it.
+
+    Args:
+        micros: The moments, in microseconds since 1970, in UTC.
+        zone: The zone's name.
+
+    Raises:
+        BadValue: A moment has no year from 1 to 9999 in the zone.
 
     The offset is computed for each hour that occurs, not for each moment.
     Only within an hour in which the offset changes, it is computed for each moment.

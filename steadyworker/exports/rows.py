@@ -5,6 +5,7 @@ A position is the number of rows and bytes so far, the SHA-256 of these bytes, a
 When the bytes are on disk, the export saves its position in the job's export state, and never in the user's checkpoint.
 A job that exports several files has only one position, which is for the current file.
 `Retry(fresh=True)` clears the position.
+An export into several files, or in a format with an index at its end, has no position, and starts from the first row.
 The next run copies the saved bytes from the earlier stage into its own stage, and hashes them again.
 Then it continues at the saved row.
 If the saved bytes are missing or differ, the next run starts from the first row.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Format, format_of
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
+from steadyworker.exports.several import AnyWriting, FilesWriting, Split, writing_files
 from steadyworker.exports.sources import Source, check_columns, columns_of
 from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete, stage_of, sync_folder
 from steadyworker.exports.totals import Totals
@@ -105,9 +107,12 @@ class RowExport:
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
         if_exists: str = "fail",
+        split_rows: int | None = None,
+        split_bytes: int | None = None,
+        partition_by: Sequence[str] = (),
     ) -> Manifest:
         """
-        Make the file, whole or not at all, and return its manifest.
+        Make the file or the folder of files, whole or not at all, and return its manifest.
 
         Raises:
             TargetExists: Another job's file is at the target.
@@ -115,20 +120,36 @@ class RowExport:
             ExportError: The export is not possible now.
             Interrupt: The run must end; the position is saved.
         """
-        chosen = format_of(ExportTarget.of(to), format)
+        split = Split.of(split_rows, split_bytes, partition_by)
+        chosen = format_of(ExportTarget.of(to, several=split is not None), format)
         sums = partial(Totals, totals=totals, by=by, texts=chosen.texts)
         if self.columns is not None:
             sums(self.columns)  # raises before the first row if `totals` or `by` is invalid
             chosen.head(self.columns)
+            if split is not None:
+                split.check(self.columns)
         with valid_unicode():
             asked = msgspec.json.encode(
                 [self.columns, chosen.options(), totals, by, self.description, plain(self.parameters)], order="sorted"
             )
         digest = hashlib.sha256(asked).hexdigest()[:16]
         run = partial(
-            _RowRun, export=self, services=services, chosen=chosen, totals=sums, asked=digest, clock=SystemClock()
+            _RowRun,
+            export=self,
+            services=services,
+            chosen=chosen,
+            split=split,
+            totals=sums,
+            asked=digest,
+            clock=SystemClock(),
         )
-        return publish(services, to, lambda target, stage: run(target, stage).write(), if_exists=if_exists)
+        return publish(
+            services,
+            to,
+            lambda target, stage: run(target, stage).write(),
+            if_exists=if_exists,
+            several=split is not None,
+        )
 
     def source(self, start: int) -> Iterable[Any]:
         """Return the user's rows; a callable returns the rows from row number `start` on."""
@@ -146,17 +167,19 @@ class _RowRun:
         export: RowExport,
         services: Services,
         chosen: Format,
+        split: Split | None,
         totals: Callable[[Sequence[str]], Totals],
         asked: str,
         clock: Clock,
     ) -> None:
         self._export, self._services, self._format, self._totals_of = export, services, chosen, totals
+        self._split = split
         self._columns: Sequence[str] = ()
         self._totals: Totals  # set when the columns are known, as is `_writing`
-        self._writing: FileWriting
+        self._writing: FileWriting | FilesWriting
         self._restored: tuple[Total, ...] = ()
         self._asked, self._clock, self._target, self._stage = asked, clock, target, stage
-        self._resumable = chosen.resumable and callable(export.rows)
+        self._resumable = chosen.resumable and split is None and callable(export.rows)
         self._rows = self._saved_rows = 0
         self._saved_at = clock.monotonic()
         self._whole = True  # False while a chunk is half written: SIGTERM can raise Interrupt at any line
@@ -164,8 +187,12 @@ class _RowRun:
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""
         began = self._clock.monotonic()
+        if self._split is not None:
+            drop_incomplete(self._target, self._services.uid, self._services.fence)
+            made = self._stream(self._several(self._split), None)
+            return self._manifest(made, self._clock.monotonic() - began)
         with self._begin() as out:
-            self._stream(out)
+            self._stream(lambda: writing(out, self._format, self._columns, self._totals, rows=self._rows), out)
             out.sync()
             return self._manifest(out, self._clock.monotonic() - began)
 
@@ -201,13 +228,24 @@ class _RowRun:
             return None  # the state belongs to another kind of export
         return position if (position.target, position.asked) == (self._target.digest, self._asked) else None
 
-    def _stream(self, out: HashedFile) -> None:
+    def _several(self, split: Split) -> Callable[[], AbstractContextManager[FilesWriting]]:
+        return lambda: writing_files(
+            self._stage.data,
+            self._format,
+            self._columns,
+            self._totals,
+            split=split,
+            new_totals=partial(self._totals_of, self._columns),
+        )
+
+    def _stream(self, opened: Callable[[], AbstractContextManager[AnyWriting]], out: HashedFile | None) -> AnyWriting:
+        """Write all rows; `opened` is called when columns and totals are known."""
         items = self._export.source(self._rows)
         self._columns = self._export.columns if self._export.columns is not None else columns_of(items)
         self._totals = self._totals_of(self._columns)
-        self._totals.restore(self._restored)
+        self._totals.include(self._restored)
         source = Source(items, self._columns, self._clock, self._room)
-        with writing(out, self._format, self._columns, self._totals, rows=self._rows) as made:
+        with opened() as made:
             self._writing = made
             try:
                 for chunk in source:
@@ -218,8 +256,9 @@ class _RowRun:
                     with suppress(OSError, SteadyWorkerError):  # otherwise the earlier position stays valid
                         self._save(out)
                 raise
+        return made
 
-    def _put(self, out: HashedFile, chunk: Sequence[Any]) -> None:
+    def _put(self, out: HashedFile | None, chunk: Sequence[Any]) -> None:
         self._whole = False
         self._writing.add(chunk)
         self._rows = self._writing.rows
@@ -237,13 +276,13 @@ class _RowRun:
         self._services.progress(rows, self._export.expected, note)
         self._services.check()
 
-    def _save(self, out: HashedFile) -> None:
+    def _save(self, out: HashedFile | None) -> None:
         """
         Write the bytes to disk, save the position in the ledger, and remove the stages of earlier runs, in this order.
 
         In another order, a killed run could leave a position without its bytes.
         """
-        if not self._resumable or self._rows == self._saved_rows:
+        if out is None or not self._resumable or self._rows == self._saved_rows:
             return
         self._whole = False
         self._writing.flush()
@@ -266,7 +305,7 @@ class _RowRun:
             drop_incomplete(self._target, self._services.uid, self._stage.fence)
         self._saved_rows, self._saved_at = self._rows, self._clock.monotonic()
 
-    def _manifest(self, out: HashedFile, seconds: float) -> Manifest:
+    def _manifest(self, out: HashedFile | FilesWriting, seconds: float) -> Manifest:
         export = self._export
         return Manifest(
             uid=self._services.uid,
@@ -282,6 +321,7 @@ class _RowRun:
             totals=self._totals.result(),
             bytes=out.bytes,
             sha256=out.sha256,
+            files=tuple(out.files) if isinstance(out, FilesWriting) else None,
             format=self._format.options(),
             versions=versions("pyarrow"),
             timings={"write": round(seconds, 3)},

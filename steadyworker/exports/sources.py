@@ -193,6 +193,26 @@ def check_columns(columns: Sequence[str]) -> None:
         raise ExportRejected(f"Expected columns with different names, got {columns!r}: name each column once.")
 
 
+def renamed(columns: Sequence[str], header: Mapping[str, str]) -> list[str]:
+    """
+    Return the columns' names in a file's header.
+
+    Args:
+        columns: The columns' names.
+        header: The other names, by column.
+
+    Raises:
+        ExportRejected: `header` names a column that does not exist, or gives two columns the same name.
+    """
+    names = [header.get(name, name) for name in columns]
+    if header.keys() - {*columns} or len(set(names)) < len(names):
+        raise ExportRejected(
+            f"Expected `header` to rename only columns of this export ({', '.join(columns)}), each to a different name, "
+            f"got {dict(header)!r}: correct it."
+        )
+    return names
+
+
 def columns_in(chunk: Sequence[Any], columns: Sequence[str]) -> tuple[bool, list[Any]]:
     """
     Return whether a chunk has Arrow batches, and its columns: lists of arrays, or tuples of values.

@@ -9,7 +9,14 @@ The stage: the private folder where a run writes its file before it publishes it
         data                            the file
         manifest.json                   written last: with it the stage is complete
 
-The stage is on the target's file system, so that publishing is one `link`.
+If an export makes several files, the target is a folder, `data` is this folder, and its manifest is in it:
+
+::
+
+    OUT/report/                         absent, or renamed into place with all its files
+        _manifest.json
+
+The stage is on the target's file system, so that publishing is one `link` or one `rename`.
 A stage belongs to one run (uid and fence), so that two runs of one job never write to the same file.
 After the link, stage and target are the same file on disk; the run removes the stage when the manifest is linked too.
 """
@@ -31,6 +38,9 @@ from steadyworker.exports.manifest import Manifest
 
 STAGES = ".sw-stage"
 SUFFIX = ".manifest.json"
+INSIDE = "_manifest.json"
+"""The name of a folder's manifest, in the folder."""
+
 _REMEMBERED = 30 * 86_400.0  # seconds; no ledger keeps a settled job for longer
 _TRIES = 10
 _NAME_BYTES = 255 - len(SUFFIX)
@@ -40,14 +50,25 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
-    """The file that an export makes: an absolute path with a name that is valid in any file system and log line."""
+    """
+    The file or the folder that an export makes: an absolute path with a name that is valid in any file system and log line.
+
+    Attributes:
+        path: The path.
+        several: True for a folder of several files.
+    """
 
     path: Path
+    several: bool = False
 
     @classmethod
-    def of(cls, to: str | os.PathLike[str]) -> ExportTarget:
+    def of(cls, to: str | os.PathLike[str], *, several: bool = False) -> ExportTarget:
         """
         Check a user's path and return it as a target; a relative path starts at the working directory.
+
+        Args:
+            to: The path; it can end in `/` if it is a folder's.
+            several: True for a folder of several files.
 
         Raises:
             ExportRejected: The path is a URL, has control characters or has no file name, or the name is too long or reserved.
@@ -58,6 +79,7 @@ class ExportTarget:
                 f"Expected a local path to export to, got {text!r}: export to a local folder, then upload the finished "
                 "file. So far, only a local file can be published all or nothing."
             )
+        text = text.rstrip("/") if several else text
         name = Path(text).name
         if not name or text.endswith(("/", "/.", "/..")) or name == "..":
             raise ExportRejected(f"Expected the path of a file to export to, got {text!r}: add the file's name.")
@@ -75,7 +97,7 @@ class ExportTarget:
             raise ExportRejected(
                 f"Expected a file name other than {STAGES} that does not end in {SUFFIX}, got {name!r}: rename it."
             )
-        return cls(Path(text).absolute())
+        return cls(Path(text).absolute(), several)
 
     @property
     def folder(self) -> Path:
@@ -85,12 +107,13 @@ class ExportTarget:
     @property
     def manifest(self) -> Path:
         """The path of the manifest."""
-        return manifest_path(self.path)
+        return self.path / INSIDE if self.several else manifest_path(self.path)
 
     @property
     def digest(self) -> str:
         """The hash of the target's file name; the target's stage is a folder of this name."""
-        return hashlib.sha256(self.path.name.encode()).hexdigest()[:16]
+        name = self.path.name + ("/" if self.several else "")
+        return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +125,7 @@ class StagingDir:
 
     @property
     def data(self) -> Path:
-        """The path of the file itself; the run writes and fsyncs it before it calls `complete`."""
+        """The path of the file or the folder itself; the run writes and fsyncs it before it calls `complete`."""
         return self.path / "data"
 
     @property
@@ -117,10 +140,7 @@ class StagingDir:
         The caller must write and fsync `data` before.
         """
         written = self.path / "manifest.json.new"
-        with written.open("wb") as file:
-            file.write(manifest.dump())
-            file.flush()
-            os.fsync(file.fileno())
+        write_durably(written, manifest.dump())
         written.replace(self.manifest)
         sync_folder(self.path)
 
@@ -128,7 +148,7 @@ class StagingDir:
         """Return the manifest if the stage is complete and its data has the size in the manifest, otherwise None."""
         try:
             manifest = Manifest.load(self.manifest)
-            return manifest if self.data.stat().st_size == manifest.bytes else None
+            return manifest if is_whole(self.data, manifest) else None
         except (ExportError, FileNotFoundError):
             return None
 
@@ -231,8 +251,29 @@ def make_folder(path: Path) -> None:
 
 
 def manifest_path(path: Path) -> Path:
-    """Return the path of this file's manifest."""
-    return path.with_name(path.name + SUFFIX)
+    """Return the path of the manifest of this file, or of this existing folder."""
+    return path / INSIDE if path.is_dir() else path.with_name(path.name + SUFFIX)
+
+
+def is_whole(path: Path, manifest: Manifest) -> bool:
+    """
+    Return whether the file, or each file in the folder, has the size in its manifest.
+
+    Raises:
+        FileNotFoundError: The file, the folder or a file in it does not exist.
+    """
+    size = path.stat().st_size
+    if manifest.files is None:
+        return size == manifest.bytes
+    return all((path / file.name).stat().st_size == file.bytes for file in manifest.files)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file, and return when its bytes are on disk."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:

@@ -82,26 +82,6 @@ class Totals:
         if odd or sum(each.num_rows for each in waiting) >= _TOGETHER or sum(each.nbytes for each in waiting) >= _BYTES:
             self._computed()
 
-    def _key(self, name: str, column: Any) -> Any:
-        """Return the texts of a column to group by; each text is made once."""
-        pa = arrow()
-        column = column if pa.types.is_union(column.type) else plain_column(name, column)
-        refused = [
-            child
-            for child in _children(column)
-            if _is_decimal(child) or pa.types.is_floating(child[1].type)
-            if child[1].null_count < len(child[1])
-        ]
-        if refused:  # 1, 1.0 and 1.00 are equal, but have three different texts
-            raise ExportRejected(
-                f"Expected text, integers or dates in {name!r} to group by, got {_python(refused[0])}: "
-                "cast the column to text in the query."
-            )
-        if pa.types.is_union(column.type):
-            return self._texts(column)
-        found = column.dictionary_encode()
-        return self._texts(found.dictionary).take(found.indices)
-
     def _number(self, name: str, column: Any) -> Any:
         """Return a column to sum as decimals whose sum has room, or as texts of numbers."""
         pa = arrow()
@@ -144,7 +124,7 @@ class Totals:
         if len(waiting) > 1:
             waiting = arrow().Table.from_batches(waiting).combine_chunks().to_batches()
         columns = waiting[0].columns
-        made = [self._key(*column) for column in zip(self._by, columns, strict=False)]
+        made = [group_texts(*column, self._texts) for column in zip(self._by, columns, strict=False)]
         made += [self._number(*column) for column in zip(self._names, columns[len(made) :], strict=True)]
         table = arrow().table(made, names=[str(number) for number in range(len(made))])
         keys, names = table.column_names[: len(self._by)], table.column_names[len(self._by) :]
@@ -171,14 +151,18 @@ class Totals:
         for *key, number in zip(*(table[each].to_pylist() for each in (*keys, name)), strict=True):
             group = tuple(key)
             if group not in groups:
-                if len(groups) >= MOST_GROUPS:
-                    raise ExportRejected(
-                        f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(self._by)}, got more: "
-                        "remove the columns with many values from by=, or group in the query and export the groups."
-                    )
-                groups[group] = self._zeros()
+                self._begin(groups, group)
             if number is not None:
                 groups[group][place] += _number(number) if isinstance(number, str) else number
+
+    def _begin(self, groups: _Groups, group: tuple[str | None, ...]) -> None:
+        """Add a group; raise ExportRejected for too many, because a retry would find the same groups."""
+        if len(groups) >= MOST_GROUPS:
+            raise ExportRejected(
+                f"Expected at most {MOST_GROUPS:,} groups of totals by {', '.join(self._by)}, got more: "
+                "remove the columns with many values from by=, or group in the query and export the groups."
+            )
+        groups[group] = self._zeros()
 
     def _zeros(self) -> list[int | Decimal]:
         return [0] * (1 + len(self._names))
@@ -197,11 +181,52 @@ class Totals:
             for group, (count, *sums) in groups.items()
         )
 
-    def restore(self, totals: Sequence[Total]) -> None:
-        """Continue from the totals that `result` returned for earlier rows."""
+    def include(self, totals: Sequence[Total]) -> None:
+        """
+        Add the totals that `result` returned for other rows.
+
+        Raises:
+            ExportRejected: There are more than `MOST_GROUPS` groups.
+        """
+        groups = self._computed()[0]
         for total in totals:
-            sums = [Decimal(total.sums[name]) for name in self._names]
-            self._state[0][tuple(total.by[column] for column in self._by)] = [total.rows, *sums]
+            group = tuple(total.by[column] for column in self._by)
+            if group not in groups:
+                self._begin(groups, group)
+            numbers: list[int | Decimal] = [total.rows, *(Decimal(total.sums[name]) for name in self._names)]
+            with localcontext(self._context):
+                groups[group] = [one + other for one, other in zip(groups[group], numbers, strict=True)]
+
+
+def group_texts(name: str, column: Any, texts: Callable[[Any], Any]) -> Any:
+    """
+    Return the texts of an Arrow column to group by; each text is made once.
+
+    Args:
+        name: The column's name, for the error.
+        column: The column.
+        texts: A function that returns the texts of a column (`Format.texts`).
+
+    Raises:
+        ExportRejected: A value is a float or a decimal.
+    """
+    pa = arrow()
+    column = column if pa.types.is_union(column.type) else plain_column(name, column)
+    refused = [
+        child
+        for child in _children(column)
+        if _is_decimal(child) or pa.types.is_floating(child[1].type)
+        if child[1].null_count < len(child[1])
+    ]
+    if refused:  # 1, 1.0 and 1.00 are equal, but have three different texts
+        raise ExportRejected(
+            f"Expected text, integers or dates in {name!r} to group by, got {_python(refused[0])}: "
+            "cast the column to text in the query."
+        )
+    if pa.types.is_union(column.type):
+        return texts(column)
+    found = column.dictionary_encode()
+    return texts(found.dictionary).take(found.indices)
 
 
 def _children(column: Any) -> list[tuple[str, Any]]:

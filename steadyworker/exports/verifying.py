@@ -6,6 +6,9 @@ Verification of an exported file against its manifest, if possible with another 
 | CSV | Arrow's kernels (`render.py`), or Spark | pyarrow's CSV reader if installed, otherwise Python's csv |
 | JSON Lines | Arrow's kernels (`render.py`), or Spark | Python's json |
 | Parquet | pyarrow | DuckDB if installed, otherwise pyarrow; DuckDB's rows come through pyarrow, too |
+| XLSX | Arrow's kernels (`xlsx.py`) | Python's zipfile and XML parser |
+
+A compressed file is read by the same reader: gzip by Python or pyarrow, zstd by pyarrow.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from steadyworker.errors import ExportError
-from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.readers import READERS
-from steadyworker.exports.stage import manifest_path
+from steadyworker.exports.stage import INSIDE, manifest_path
 from steadyworker.exports.values import text
 
 Groups = dict[tuple[str | None, ...], list[Decimal]]
@@ -30,12 +35,12 @@ _LISTED = 5  # the most differences that an error lists
 
 def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] | None = None) -> Manifest:
     """
-    Check a file against its manifest: size, SHA-256, rows, and totals by group.
+    Check a file, or a folder of several files, against its manifest: size, SHA-256, rows, and totals by group.
 
     Return the manifest if all of them agree.
 
     Args:
-        path: The file; its manifest is next to it.
+        path: The file, whose manifest is next to it, or the folder, whose manifest is in it.
         source: Counts and sums that you queried from the source, one row for each group; they are compared, too.
             A row has the group's values, its row count and its sums, all in the manifest's order
             (`SELECT currency, count(*), sum(amount) … GROUP BY currency`).
@@ -47,7 +52,10 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
     file = Path(path)
     manifest = Manifest.load(manifest_path(file))
     try:
-        wrong = _bytes_differ(file, manifest) or _rows_differ(file, manifest)
+        if manifest.files is None:
+            wrong = _bytes_differ(file, manifest) or _rows_differ(file, manifest)
+        else:
+            wrong = _files_differ(file, manifest, manifest.files)
         other = "manifest"
         if source is not None and not wrong:
             wrong, other = _source_differs(manifest, source), "source"
@@ -66,6 +74,32 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
         more = [f"and {len(wrong) - _LISTED} more"] if len(wrong) > _LISTED else []
         raise ExportError(f"{file} differs from its {other}: {'; '.join(wrong[:_LISTED] + more)}. Export it again.")
     return manifest
+
+
+def _files_differ(folder: Path, manifest: Manifest, files: Sequence[ManifestFile]) -> list[str]:
+    """Read each file in the folder, and return where the files differ from the manifest's."""
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    wrong = [f"expected no file {name}" for name in sorted(there - {INSIDE, *(file.name for file in files)})]
+    groups: Groups = {}
+    for file in files:
+        part = msgspec.structs.replace(
+            manifest, rows=file.rows, bytes=file.bytes, sha256=file.sha256, totals=file.totals, files=None
+        )
+        found = _bytes_differ(folder / file.name, part) or _rows_differ(folder / file.name, part)
+        wrong += [f"{file.name}: {each}" for each in found]
+        with localcontext(_EXACT):
+            for group, numbers in _totals(part).items():
+                _add(groups, group, numbers)
+    names = ["rows", *(manifest.totals[0].sums if manifest.totals else ())]
+    with localcontext(_EXACT):
+        wrong += _differences(names, _totals(manifest), groups)
+    sums = [("rows", manifest.rows, sum(file.rows for file in files))]
+    sums.append(("bytes", manifest.bytes, sum(file.bytes for file in files)))
+    wrong += [f"expected {wanted} {what} in all files, got {got}" for what, wanted, got in sums if wanted != got]
+    digest = hashlib.sha256(ManifestFile.listing(files)).hexdigest()
+    return wrong + (
+        [f"expected SHA-256 {manifest.sha256} of the list of files, got {digest}"] if digest != manifest.sha256 else []
+    )
 
 
 def _bytes_differ(file: Path, manifest: Manifest) -> list[str]:

@@ -23,13 +23,22 @@ from steadyworker.exports.render import Out, TextWriter
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.totals import Totals
 
-_THREADS = 2  # Arrow's kernels work without the GIL
-_AHEAD = 2 * _THREADS  # the most batches that wait for their turn in the file
+THREADS = 2
+"""The number of threads that render, because Arrow's kernels work without the GIL."""
+
+_AHEAD = 2 * THREADS  # the most batches that wait for their turn in the file
 
 
 @contextmanager
 def writing(
-    out: Out, form: Format, columns: Sequence[str], totals: Totals, *, rows: int = 0, keys: Sequence[int] = ()
+    out: Out,
+    form: Format,
+    columns: Sequence[str],
+    totals: Totals,
+    *,
+    rows: int = 0,
+    keys: Sequence[int] = (),
+    pool: ThreadPoolExecutor | None = None,
 ) -> Iterator[FileWriting]:
     """
     Yield the writing of one file; at the normal end of the `with` block, all rows are in the file, with the bytes after them.
@@ -41,11 +50,13 @@ def writing(
         totals: The counts and sums of the rows.
         rows: The number of rows that `out` has already; without such rows, the file begins with the format's head.
         keys: The places of the columns by which the rows are sorted; the ties of these columns are counted.
+        pool: The threads that render, if several files share them; otherwise the file has its own.
 
     Raises:
         ExportRejected: The format cannot represent a value, or the totals cannot sum it.
     """
-    pool = ThreadPoolExecutor(_THREADS, "render")
+    own = pool is None
+    pool = pool or ThreadPoolExecutor(THREADS, "render")
     try:
         with packed(out, form) as body, closing(form.writer(body, columns)) as writer:
             if not rows:
@@ -55,7 +66,8 @@ def writing(
             made.flush()
             writer.finish()
     finally:
-        pool.shutdown(cancel_futures=True)
+        if own:
+            pool.shutdown(cancel_futures=True)
 
 
 class FileWriting:

@@ -112,7 +112,7 @@ class Bare:
         home.mkdir(parents=True)
         (home / "tmp").mkdir()
         java = settings.java(os.environ)
-        (home / PROPERTIES).write_text(settings.properties(home, ""))
+        (home / PROPERTIES).write_text(settings.properties(home))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.benchmarks.bench_spark", "--bare"],
             stdin=subprocess.PIPE,
@@ -260,7 +260,7 @@ def small() -> None:
             found["bare"].append(other.do("small", source, root / "few"))
         ours, bare_ = median(found["ours"]), median(found["bare"])
         table = Table(f"{SMALL} rows", "seconds", "aim", box=SIMPLE_HEAD)
-        table.add_row("the first file of a host, without the class-data archive", f"{cold:.1f}", "")
+        table.add_row("the first file of a host", f"{cold:.1f}", "")
         table.add_row("warm (p50)", f"{ours:.2f}", "≤ 0.8")
         table.add_row("bare Spark, warm (p50)", f"{bare_:.2f}", "")
         table.add_row("ours over bare Spark", f"{ours / bare_:.2f} ×", "")

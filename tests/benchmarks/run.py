@@ -52,6 +52,7 @@ def main() -> int:
         return 0
     subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_readers"], cwd=ROOT, check=True)
     subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_page"], cwd=ROOT, check=False)
+    subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_duckdb"], cwd=ROOT, check=True)
     if "--no-brokers" not in sys.argv:
         subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_brokers"], cwd=ROOT, check=True)
     if "--no-spark" in sys.argv:

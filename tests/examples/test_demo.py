@@ -20,7 +20,6 @@ from tests.brokers.rocketmq_place import RocketmqPlace
 from tests.brokers.stomp_broker import Counts
 from tests.brokers.stomp_node import StompNode
 from tests.examples.conftest import EXAMPLES, Shell
-from tests.exports.spark.archives import share
 from tests.support.stage import eventually
 
 
@@ -28,7 +27,6 @@ from tests.support.stage import eventually
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_demo_ends_as_it_has_to(archive: Path, tmp_path: Path, shell: Shell) -> None:
-    share(archive, tmp_path / "demo-output/state/spark")
     said = shell(f"python {EXAMPLES}/demo.py", within=500)
     assert said.count("Every result is right") == 1
     assert said.count("middle: continues at row ") == 1
@@ -50,7 +48,6 @@ def test_the_demo_ends_as_it_has_to_on_rabbitmq(
     archive: Path, tmp_path: Path, shell: Shell, rabbitmq: RabbitMQ, vhost: Vhost
 ) -> None:
     """The same jobs, killed at the same saved position; and nothing is left in any queue but the dead letters."""
-    share(archive, tmp_path / "demo-output/state/spark")
     said = shell(f"python {EXAMPLES}/demo.py --broker {vhost.url}", within=500)
     assert said.count("Every result is right") == 1
     assert said.count("middle: continues at row ") == 1
@@ -71,7 +68,6 @@ def test_the_demo_ends_as_it_has_to_on_activemq(
 ) -> None:
     """Only the URL differs; the broker is ours alone, because STOMP has no virtual hosts."""
     stomp_node.remove_queues("payment-exports")
-    share(archive, tmp_path / "demo-output/state/spark")
     said = shell(f"python {EXAMPLES}/demo.py --broker {stomp_node.url}", within=500)
     assert said.count("Every result is right") == 1
     assert said.count("middle: continues at row ") == 1
@@ -96,7 +92,6 @@ def test_the_demo_ends_as_it_has_to_on_rocketmq(archive: Path, tmp_path: Path, s
     """By the driver for brokers on 4.9.7, and by that for proxies on 5.4.0; the broker is ours alone."""
     assert isinstance(place, RocketmqPlace)
     place.node.remove("payment-exports")
-    share(archive, tmp_path / "demo-output/state/spark")
     said = shell(f"python {EXAMPLES}/demo.py --broker '{place.node.url}'", within=500)
     assert said.count("Every result is right") == 1
     assert said.count("middle: continues at row ") == 1

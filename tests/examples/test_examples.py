@@ -19,7 +19,6 @@ import pytest
 from steadyworker.exports import Manifest, verify
 from tests.examples.conftest import EXAMPLES, Shell
 from tests.examples.pages import Page
-from tests.exports.spark.archives import share
 
 COLUMNS = ("id", "merchant", "paid_at", "amount", "currency", "status", "note")
 ROWS = [
@@ -154,7 +153,6 @@ def test_above_the_threshold_spark_makes_the_same_bytes(
         STEADYWORKER_STATE_DIR=str(folder / "state-1"),
     )
     state = str(folder / "state-2")
-    share(archive, folder / "state-2/spark")
     shell(script, **shared, WORKER="low:Low", PAYMENTS_OUT="exports", STEADYWORKER_STATE_DIR=state, within=500)
     for name in places:
         streamed, by_spark = verify(folder / f"streamed/{name}.csv"), verify(folder / f"exports/{name}.csv")

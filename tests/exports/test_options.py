@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import random
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,10 +17,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.formats import Csv, JsonLines
-from steadyworker.exports.packed import MEMBER, Gzip
+from steadyworker.exports.packed import MEMBER, Compression, Packer
 from steadyworker.exports.parquet import ROW_GROUP
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.verifying import verify
@@ -80,12 +82,24 @@ def test_a_spreadsheets_file_has_its_words_its_commas_and_its_clock(tmp_path: Pa
     assert [row[2] for row in found] == [date(2024, 2, 29), None, date(1, 1, 1)]
 
 
+def unzstd(data: bytes) -> bytes:
+    """Return the bytes of all frames, by another library than the writer's."""
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as frames:
+        return frames.read()
+
+
+PACKED = [("gz", "gzip", gzip.decompress), ("zst", "zstd", unzstd)]
+
+
+@pytest.mark.parametrize(("ending", "compression", "unpacked"), PACKED)
 @pytest.mark.parametrize("name", ["out.csv", "out.jsonl"])
-def test_a_name_that_ends_in_gz_packs_the_same_bytes(tmp_path: Path, name: str) -> None:
-    plain, zipped = made(tmp_path, name), made(tmp_path, f"{name}.gz", totals={"amount": "sum"})
-    assert gzip.decompress(zipped.read_bytes()) == plain.read_bytes()
-    assert verify(zipped).format["compression"] == "gzip"
-    asked = made(tmp_path, "other.txt", format={"c": Csv, "j": JsonLines}[name[4]](compression="gzip"))
+def test_a_names_ending_packs_the_same_bytes(
+    tmp_path: Path, name: str, ending: str, compression: str, unpacked: Callable[[bytes], bytes]
+) -> None:
+    plain, zipped = made(tmp_path, name), made(tmp_path, f"{name}.{ending}", totals={"amount": "sum"})
+    assert unpacked(zipped.read_bytes()) == plain.read_bytes()
+    assert verify(zipped).format["compression"] == compression
+    asked = made(tmp_path, "other.txt", format={"c": Csv, "j": JsonLines}[name[4]](compression=compression))
     assert asked.read_bytes() == zipped.read_bytes()
     with zipped.open("r+b") as file:
         file.truncate(zipped.stat().st_size - 1)
@@ -94,14 +108,17 @@ def test_a_name_that_ends_in_gz_packs_the_same_bytes(tmp_path: Path, name: str) 
 
 
 @pytest.mark.long
-def test_members_are_the_same_however_the_bytes_are_handed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ending", "compression", "unpacked"), PACKED)
+def test_members_are_the_same_however_the_bytes_are_handed_over(
+    tmp_path: Path, ending: str, compression: Compression, unpacked: Callable[[bytes], bytes]
+) -> None:
     dice = random.Random(1)
     data = dice.randbytes(1 << 16) * (2 * MEMBER // (1 << 16)) + b"rest"
 
     def packed(step: int) -> bytes:
         file = tmp_path / str(step)
         with file.open("wb") as out:
-            body = Gzip(out)
+            body = Packer(out, compression)
             for at in range(0, len(data), step):
                 body.write(data[at : at + step])
             body.finish()
@@ -110,8 +127,11 @@ def test_members_are_the_same_however_the_bytes_are_handed_over(tmp_path: Path) 
 
     whole = packed(len(data))
     assert whole == packed(99_991) == packed(MEMBER)
-    assert gzip.decompress(whole) == data
-    assert b"".join(gzip.compress(data[at : at + MEMBER], 6, mtime=0) for at in (0, MEMBER, 2 * MEMBER)) == whole
+    assert unpacked(whole) == data
+    if compression == "gzip":
+        assert b"".join(gzip.compress(data[at : at + MEMBER], 6, mtime=0) for at in (0, MEMBER, 2 * MEMBER)) == whole
+    else:
+        assert whole.count(b"\x28\xb5\x2f\xfd") == 3  # each frame begins with zstd's magic number
 
 
 @pytest.mark.long
@@ -136,10 +156,11 @@ def test_row_groups_are_the_same_however_the_rows_come(tmp_path: Path) -> None:
 
 
 def test_a_packed_file_of_no_rows_can_be_read(tmp_path: Path) -> None:
-    for name, held in [("none.csv.gz", b"id\n"), ("none.jsonl.gz", b"")]:
-        RowExport([], columns=("id",)).write(FakeServices(tmp_path / "ledger"), tmp_path / name)
-        assert gzip.decompress((tmp_path / name).read_bytes()) == held
-        assert verify(tmp_path / name).rows == 0
+    for ending, _, unpacked in PACKED:
+        for name, held in [(f"none.csv.{ending}", b"id\n"), (f"none.jsonl.{ending}", b"")]:
+            RowExport([], columns=("id",)).write(FakeServices(tmp_path / "ledger"), tmp_path / name)
+            assert unpacked((tmp_path / name).read_bytes()) == held
+            assert verify(tmp_path / name).rows == 0
 
 
 @pytest.mark.parametrize(
@@ -166,7 +187,7 @@ def test_names_of_the_header_have_to_be_columns_and_differ(tmp_path: Path) -> No
     for header in ({"missing": "x"}, {"id": "note"}):
         with pytest.raises(ExportError, match="to rename only columns of this export"):
             made(tmp_path, "out.csv", format=Csv(header=header))
-    with pytest.raises(ExportError, match=r"no \.gz at the end of a Parquet"):
+    with pytest.raises(ExportError, match=r"no \.gz at the end of the name of a parquet file"):
         made(tmp_path, "out.parquet.gz")
 
 

@@ -26,6 +26,7 @@ from steadyworker.exports.rows import RowExport
 from steadyworker.exports.stage import ExportTarget, stages
 from steadyworker.exports.totals import Totals
 from steadyworker.exports.verifying import verify
+from steadyworker.exports.xlsx import Xlsx
 from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, payment
 
 REPOSITORY = Path(__file__).parents[2]
@@ -231,7 +232,7 @@ def test_groups_that_a_later_run_adds_are_counted_too(tmp_path: Path) -> None:
         return pa.record_batch([pa.array(numbers)], ["id"])
 
     first.add(batch(*range(6_000)))
-    second.restore(first.result())
+    second.include(first.result())
     second.add(batch(*range(5_000, 10_000)))
     assert len(second.result()) == 10_000
     second.add(batch(10_000))
@@ -366,7 +367,7 @@ def test_a_slow_source_is_read_row_by_row(tmp_path: Path, monkeypatch: pytest.Mo
     assert [position.rows for position in services.positions()] == [2, 4]
 
 
-@pytest.mark.parametrize("form", [Csv(), JsonLines(), Parquet()])
+@pytest.mark.parametrize("form", [Csv(), JsonLines(), Parquet(), Xlsx()])
 def test_arrow_batches_give_the_same_file_as_rows(tmp_path: Path, form: Any) -> None:
     payments = [payment(number) for number in range(3_000)]
     schema = pa.schema(
@@ -386,7 +387,7 @@ def test_arrow_batches_give_the_same_file_as_rows(tmp_path: Path, form: Any) -> 
         assert by_batch.sha256 == by_row.sha256
 
 
-@pytest.mark.parametrize("name", ["none.csv", "none.jsonl", "none.parquet"])
+@pytest.mark.parametrize("name", ["none.csv", "none.jsonl", "none.parquet", "none.xlsx"])
 def test_no_rows_are_a_whole_file_too(tmp_path: Path, name: str) -> None:
     manifest = RowExport([], columns=COLUMNS).write(FakeServices(tmp_path / "ledger"), tmp_path / name, totals=TOTALS)
     assert manifest.rows == 0
@@ -445,7 +446,7 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path, arguments: dict[str, An
 
 
 def test_a_name_without_a_format_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ExportRejected, match=r"ends in \.csv, \.jsonl or \.parquet, got 'payments\.txt'"):
+    with pytest.raises(ExportRejected, match=r"ends in \.csv, \.jsonl, \.parquet or \.xlsx, got 'payments\.txt'"):
         Payments(3).export().write(FakeServices(tmp_path / "ledger"), tmp_path / "out" / "payments.txt")
     assert not (tmp_path / "out").exists()
 

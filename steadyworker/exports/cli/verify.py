@@ -77,7 +77,7 @@ def command(
     as_json: bool,
 ) -> None:
     """
-    Re-read each exported FILE, and compare size, SHA-256, rows and totals with the manifest beside it.
+    Re-read each exported FILE, or folder of files, and compare size, SHA-256, rows and totals with the manifest.
 
     Exit code 1 means that at least one file does not match.
     If the source database cannot be reached, the exit code is 69; if it refuses the login or the query, 78.
@@ -162,4 +162,5 @@ def _verified(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bo
 
 def _summary(manifest: Manifest) -> str:
     job = f"job {printable(manifest.key)}, run {manifest.fence}"
-    return f"{count_text(manifest.rows, 'row')}, {count_text(manifest.bytes, 'byte')}, sha256 {manifest.sha256[:12]}…, {job}"
+    files = "" if manifest.files is None else f"{count_text(len(manifest.files), 'file')}, "
+    return f"{files}{count_text(manifest.rows, 'row')}, {count_text(manifest.bytes, 'byte')}, sha256 {manifest.sha256[:12]}…, {job}"

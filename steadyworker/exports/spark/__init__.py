@@ -18,13 +18,13 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `installed.py` | worker process | the entry point: Spark's options, and the start of the service |
 | `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
-| `settings.py`, `java.py`, `drivers.py`, `archive.py` | worker process | Spark's settings, suitable Java and JDBC drivers, the class-data archive |
+| `settings.py`, `java.py`, `drivers.py` | worker process | Spark's settings, suitable Java and JDBC drivers |
 | `address.py` | worker process, host | a Spark Connect server's address, and its form without secrets |
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
 | `backend.py` | host | the interface between `host.py` and its engine (`engine.py` or `connect.py`) |
 | `engine.py`, `tasks.py` | host | Spark's session; starts jobs, watches their tasks, ends them |
 | `pace.py` | host, child | whether a job moves; the speed of the rows that are written |
-| `connect.py`, `server.py`, `kills.py` | host | jobs on a Spark Connect server, each in its own session; the meaning of the server's errors |
+| `connect.py`, `server.py` | host | jobs on a Spark Connect server, each in its own session; the meaning of the server's errors |
 | `remote.py` | host | the state of a job on a Spark Connect server |
 | `sharing.py` | host | the check that the executors share the folder of the parts |
 | `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, errors |
@@ -48,7 +48,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from steadyworker.exports.spark.archive import build_archive
     from steadyworker.exports.spark.build import Build
     from steadyworker.exports.spark.export import SparkExport
     from steadyworker.exports.spark.jdbc import Jdbc
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from steadyworker.exports.spark.settings import SparkSettings
     from steadyworker.exports.spark.tables import Files
 
-__all__ = ["Build", "Files", "Jdbc", "SparkExport", "SparkService", "SparkSettings", "build_archive"]
+__all__ = ["Build", "Files", "Jdbc", "SparkExport", "SparkService", "SparkSettings"]
 
 _HOMES = {
     "Build": "build",
@@ -65,7 +64,6 @@ _HOMES = {
     "SparkExport": "export",
     "SparkService": "service",
     "SparkSettings": "settings",
-    "build_archive": "archive",
 }
 
 

@@ -12,7 +12,7 @@ from steadyworker.errors import ConfigError
 
 SCHEME = "sc://"
 _PORT = 15002
-_NEEDED = ("pyspark", "pyarrow", "pandas", "grpc", "grpc_status", "google.rpc", "zstandard")
+_NEEDED = ("pyspark", "pyarrow", "pandas", "grpc", "grpc_status", "google.rpc")
 _OURS = {"session_id": "each export has a session of its own"}
 
 
@@ -81,6 +81,18 @@ class ConnectAddress:
         except OSError:
             return False
         return True
+
+
+def of_session(url: str, session: str) -> str:
+    """
+    Return the address with the name of a session.
+
+    The address also gets a user, unless it has one, because each host must be able to end the sessions of other hosts.
+    """
+    base, _, given = url.partition(";")
+    options = [option for option in given.split(";") if option]
+    user = [] if any(option.startswith("user_id=") for option in options) else ["user_id=steadyworker"]
+    return f"{base.removesuffix('/')}/;{';'.join([*options, *user, f'session_id={session}'])}"
 
 
 def _installed(name: str) -> bool:

@@ -47,8 +47,12 @@ class Backend(Protocol):
         """Return True if Spark responds, and False if its connection fails; while Spark hangs, the call waits."""
         ...
 
-    def outlive(self) -> None:
-        """Wait until a process that the host needs dies, such as the JVM; if there is no such process, never return."""
+    def outlive(self) -> int:
+        """
+        Wait until the JVM dies, and return its exit code, which is negative for a signal.
+
+        Without a JVM, never return.
+        """
         ...
 
     def abandon(self) -> None:

@@ -1,9 +1,4 @@
-"""
-JDBC drivers: for each driver the class, the usual places of the jar, and the package to install.
-
-The setting `spark.jars` adds drivers to a class loader of Spark.
-So the JVM's own class path does not change; the class-data archive needs an unchanged class path.
-"""
+"""JDBC drivers: for each driver the class, the usual places of the jar, and the package to install."""
 
 from __future__ import annotations
 

@@ -76,9 +76,9 @@ class Engine:
         gateway: Any = self._context._gateway  # noqa: SLF001
         return gateway.proc
 
-    def outlive(self) -> None:
-        """Return when the JVM has died."""
-        self._jvm.wait()
+    def outlive(self) -> int:
+        """Return the JVM's exit code when the JVM has died."""
+        return int(self._jvm.wait())
 
     def alive(self) -> bool:
         """Return whether the JVM responds; while the JVM hangs, this call waits."""
@@ -120,7 +120,7 @@ class Engine:
         """Do nothing, because executors end with their driver."""
 
     def stop(self) -> None:
-        """End Spark normally, so that a cluster gets the application's end, and the JVM writes the class-data archive."""
+        """End Spark normally, so that a cluster gets the application's end."""
         self._session.stop()
         self._jvm.stdin.close()
         self._jvm.wait()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -28,6 +28,7 @@ from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import Format, format_of
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, plain, timestamp, valid_unicode, versions
+from steadyworker.exports.several import AnyWriting, FilesWriting, Split, writing_files
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.handle import SessionNames
@@ -45,7 +46,7 @@ from steadyworker.exports.spark.protocol import (
 from steadyworker.exports.spark.tables import Table, source
 from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete
 from steadyworker.exports.totals import Totals
-from steadyworker.exports.writing import writing
+from steadyworker.exports.writing import FileWriting, writing
 from steadyworker.text.redaction import redact
 
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 16 << 20
@@ -105,9 +106,12 @@ class SparkExport:
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
         if_exists: str = "fail",
+        split_rows: int | None = None,
+        split_bytes: int | None = None,
+        partition_by: Sequence[str] = (),
     ) -> Manifest:
         """
-        Make the file, whole or not at all, and return its manifest.
+        Make the file or the folder of files, whole or not at all, and return its manifest.
 
         Raises:
             TargetExists: Another job's file is at the target.
@@ -116,14 +120,16 @@ class SparkExport:
             ExportError: Spark failed, or a table does not exist; the message has Spark's error.
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
-        chosen = format_of(ExportTarget.of(to), format)
+        split = Split.of(split_rows, split_bytes, partition_by)
+        chosen = format_of(ExportTarget.of(to, several=split is not None), format)
         return publish(
             services,
             to,
             lambda target, stage: _SparkRun(
-                self, services, chosen, dict(totals or {}), tuple(by), target, stage
+                self, services, chosen, split, dict(totals or {}), tuple(by), target, stage
             ).write(),
             if_exists=if_exists,
+            several=split is not None,
         )
 
     def plan(self, form: Format, sums: Sequence[str], by: Sequence[str], parts: Path) -> ExportPlan:
@@ -159,13 +165,14 @@ class _SparkRun:
         export: SparkExport,
         services: Services,
         form: Format,
+        split: Split | None,
         totals: Mapping[str, str],
         by: Sequence[str],
         target: ExportTarget,
         stage: StagingDir,
     ) -> None:
         self._export, self._services, self._form, self._sums, self._by = export, services, form, totals, by
-        self._target, self._stage = target, stage
+        self._split, self._target, self._stage = split, target, stage
         self._clock: Clock = SystemClock()
         self._started = ExportStarted("", ())
         self._totals: Totals  # set when the columns are known
@@ -178,9 +185,26 @@ class _SparkRun:
         parts = self._stage.path / "parts"
         done, versions_ = self._sorted(parts)
         spark = self._clock.monotonic()
-        with HashedFile(self._stage.data) as out:
-            rows, ties = self._join(out, done.parts)
-            out.sync()
+        out: HashedFile | FilesWriting
+        if self._split is None:
+            with HashedFile(self._stage.data) as out:
+                made: FileWriting | FilesWriting = self._join(
+                    writing(out, self._form, self._columns, self._totals, keys=self._keys), done.parts
+                )
+                out.sync()
+        else:
+            out = made = self._join(
+                writing_files(
+                    self._stage.data,
+                    self._form,
+                    self._columns,
+                    self._totals,
+                    split=self._split,
+                    new_totals=self._new_totals,
+                    keys=self._keys,
+                ),
+                done.parts,
+            )
         shutil.rmtree(parts, ignore_errors=True)
         ended = self._clock.monotonic()
         return Manifest(
@@ -194,11 +218,12 @@ class _SparkRun:
             parameters=plain(self._export.params or {}),
             snapshot=done.snapshot,
             columns=self._columns,
-            rows=rows,
-            ties=ties,
+            rows=made.rows,
+            ties=made.ties.count,
             totals=self._totals.result(),
             bytes=out.bytes,
             sha256=out.sha256,
+            files=tuple(out.files) if isinstance(out, FilesWriting) else None,
             format=self._form.options(),
             versions=versions("pyarrow") | versions_ | self._started.versions,
             timings={
@@ -212,6 +237,13 @@ class _SparkRun:
     @property
     def _columns(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self._started.columns)
+
+    @property
+    def _keys(self) -> list[int]:
+        return [self._columns.index(name) for name in self._started.sorted_by]
+
+    def _new_totals(self) -> Totals:
+        return Totals(self._columns, self._sums, self._by, self._form.texts)
 
     def _sorted(self, parts: Path) -> tuple[ExportDone, dict[str, str]]:
         """Let Spark write sorted parts; return its last event, and the versions of its software."""
@@ -228,8 +260,10 @@ class _SparkRun:
                         names.began(started.where)
                         _drop(parts, started.job, event.get("submissions", 1))
                         # Raises before the query runs, as in every export.
-                        self._totals = Totals(self._columns, self._sums, self._by, self._form.texts)
+                        self._totals = self._new_totals()
                         self._form.head(self._columns)
+                        if self._split is not None:
+                            self._split.check(self._columns)
                     case ExportProgress() as moved:
                         self._services.progress(moved.done, moved.total, _SORTS)
                     case ExportFailed(kind=kind, text=text):
@@ -242,12 +276,10 @@ class _SparkRun:
             raise ExportError("Expected the result of Spark's job, got none: the next run repeats the export.")
         return last, versions_
 
-    def _join(self, out: HashedFile, parts: Sequence[str]) -> tuple[int, int]:
-        """Write the rows of the parts to the file; return the number of rows, and the number of ties."""
-        columns = self._columns
-        keys = [columns.index(name) for name in self._started.sorted_by]
+    def _join(self, opened: AbstractContextManager[AnyWriting], parts: Sequence[str]) -> AnyWriting:
+        """Write the rows of the parts, and return the writing."""
         expected, began = sum(map(_rows, parts)), self._clock.monotonic()
-        with writing(out, self._form, columns, self._totals, keys=keys) as made:
+        with opened as made:
             for part in parts:
                 for batch in _batches(part):
                     made.add([batch])
@@ -259,7 +291,7 @@ class _SparkRun:
                 f"Expected {expected} rows, as in the indexes of Spark's parts, got {made.rows}, so nothing was published: "
                 f"see what changes files under {self._stage.path}; the next run repeats the export."
             )
-        return made.rows, made.ties.count
+        return made
 
 
 @contextmanager

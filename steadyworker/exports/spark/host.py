@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -46,7 +47,12 @@ from steadyworker.text.redaction import redact
 
 _PR_SET_PDEATHSIG = 1
 _NICE = 5  # lower priority than the worker process, whose heartbeats must not wait for an export
-# This program tries for 2 s to get the host's lock, because the JVM can still write for a moment.
+_SPEAK = 1.0  # seconds in which `_outlive` reports the end of a JVM that no longer responds
+_ENDS = {
+    3: "ran out of memory: raise spark.driver.memory in spark_conf",  # from -XX:+ExitOnOutOfMemoryError
+    -signal.SIGKILL: "was killed by SIGKILL, as the system does when memory is short: compare spark.driver.memory with the machine",
+}
+# This program waits until the parent is gone or has removed the folder; then it tries for 2 s, because the JVM can still write.
 _BURY = """
 import fcntl, os, shutil, sys, time
 fcntl.flock(os.open(sys.argv[1] + "/lock", os.O_RDWR), fcntl.LOCK_EX)
@@ -58,33 +64,22 @@ for _ in range(20):
 """
 
 
-def die(*, unheard: bool = False) -> NoReturn:
-    """
-    Kill this process, the JVM, and the rest of their session.
-
-    The parent removes the host's folder; if the parent is dead, a process that outlives the host removes the folder.
-
-    Args:
-        unheard: True if the parent is dying, but the system perhaps still reports the parent as alive.
-            This happens in two cases. Linux closes the files of a dying parent before it reports the death.
-                And Linux sends PDEATHSIG at the end of the thread that started the host, while other threads of the parent can still run.
-    """
-    if unheard or os.getppid() != int(sys.argv[1]):
-        folder = str(Path(tempfile.gettempdir()).parent)
-        subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _BURY, folder],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+def die() -> NoReturn:
+    """Kill this process, the JVM, and the rest of their session; a process that outlives the host removes the host's folder."""
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _BURY, str(Path(tempfile.gettempdir()).parent)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
     end_own_session()  # the session, because the JVM's Python workers have another process group
 
 
 def die_with(parent: int) -> None:
     """Make this process die with its parent."""
-    signal.signal(signal.SIGTERM, lambda *_: die(unheard=True))
+    signal.signal(signal.SIGTERM, lambda *_: die())
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # the parent has died before the call of prctl
@@ -110,7 +105,7 @@ class HostWire:
                 self._events.write(encode(message))
                 self._events.flush()
         except OSError:
-            die(unheard=True)
+            die()
 
 
 def main() -> None:
@@ -129,13 +124,13 @@ def main() -> None:
 
     def leave() -> NoReturn:
         engine.abandon()
-        die(unheard=True)
+        die()
 
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave").start())
     pings: queue.SimpleQueue[int] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_answer, args=(engine, wire, pings), name="ping", daemon=True).start()
-    threading.Thread(target=_outlive, args=(engine, stopping), name="outlive", daemon=True).start()
+    threading.Thread(target=_outlive, args=(engine, wire, stopping), name="outlive", daemon=True).start()
     wire.send(HostReady(os.getpid(), dict(engine.versions)))
     for line in wire.commands:
         match decode_command(line):
@@ -154,13 +149,17 @@ def main() -> None:
 
 def _engine(wire: HostWire, kind: list[str]) -> Backend:
     """Return the engine for the arguments of this process."""
-    if kind != ["connect"]:
-        return Engine(wire.send, die)
+
+    def gone() -> NoReturn:
+        time.sleep(_SPEAK)
+        die()
 
     def lost(why: str) -> NoReturn:
         wire.send(Fatal(why))
         die()
 
+    if kind != ["connect"]:
+        return Engine(wire.send, gone)
     command = decode_command(wire.commands.readline())
     assert isinstance(command, Connect), "the parent sends it first"
     return ConnectEngine(wire.send, lost, command)
@@ -174,8 +173,10 @@ def _answer(engine: Backend, wire: HostWire, pings: queue.SimpleQueue[int]) -> N
             wire.send(HostPong(number))
 
 
-def _outlive(engine: Backend, stopping: threading.Event) -> None:
-    """Kill this process when the engine's JVM has died."""
-    engine.outlive()
+def _outlive(engine: Backend, wire: HostWire, stopping: threading.Event) -> None:
+    """Report how the engine's JVM has died, and kill this process."""
+    code = engine.outlive()
     if not stopping.is_set():
+        end = f"was killed by signal {-code}" if code < 0 else f"ended by itself with exit code {code}"
+        wire.send(Fatal(f"Spark's JVM {_ENDS.get(code, end)}"))
         die()

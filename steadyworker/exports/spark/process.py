@@ -34,6 +34,7 @@ from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
 from steadyworker.system.interpreter import command
 from steadyworker.system.private import make_private_folder
 from steadyworker.system.procfs import end_sessions, kill_sessions, tree_cpu, tree_rss
+from steadyworker.text.redaction import redact
 
 _LOG_TAIL = 16_000
 _FATAL = "OutOfMemoryError"
@@ -62,7 +63,6 @@ class HostProcess:
         sink: Callable[[HostProcess, Message | None], None],
     ) -> None:
         self._sink = sink
-        self._archive = settings.archive(java)
         self._kept_log = settings.folder / KEPT_LOG
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         connect = settings.connect()
@@ -74,8 +74,6 @@ class HostProcess:
                 self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 undo.callback(os.close, self._lock)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            recorded = self._archive is not None and not self._archive.exists()
-            self._recorded = self.folder / "classes.jsa" if recorded else None
             self._process = self._start(settings, java, environ)
             undo.pop_all()
         if connect is not None:
@@ -90,7 +88,9 @@ class HostProcess:
         if java is None:
             arguments.append("connect")
         else:
-            self._write_properties(settings)
+            properties = self.folder / PROPERTIES
+            properties.touch(mode=0o600)
+            properties.write_text(settings.properties(self.folder), encoding="utf-8")
         with (self.folder / "log").open("ab") as log:  # in append mode, so that `bound_log` can cut it
             return subprocess.Popen(
                 command("steadyworker.exports.spark.host", *arguments),
@@ -103,26 +103,10 @@ class HostProcess:
                 pass_fds=(self._lock,),
             )
 
-    def _write_properties(self, settings: SparkSettings) -> None:
-        # Class-data sharing: the JVM uses the archive, or otherwise records an archive, and writes it at a normal exit.
-        share = (
-            f"-XX:ArchiveClassesAtExit={self._recorded}" if self._recorded else f"-XX:SharedArchiveFile={self._archive}"
-        )
-        properties = self.folder / PROPERTIES
-        properties.touch(mode=0o600)
-        # Without performance counters, because a JVM keeps them in /tmp, and leaves them there when it is killed.
-        options = f"-XX:-UsePerfData -Xshare:auto {share}"
-        properties.write_text(settings.properties(self.folder, options), encoding="utf-8")
-
     @property
     def pid(self) -> int:
         """The host's process id, which is also the id of its session."""
         return self._process.pid
-
-    @property
-    def records(self) -> bool:
-        """True if the JVM writes a class-data archive at a normal exit, which takes some seconds."""
-        return self._recorded is not None
 
     @property
     def rss(self) -> int:
@@ -133,6 +117,13 @@ class HostProcess:
     def cpu(self) -> float:
         """The seconds of processor time of host and JVM."""
         return tree_cpu(self.pid)
+
+    @property
+    def logged(self) -> int:
+        """The size of the log in bytes; it changes while host and JVM report what they do."""
+        with suppress(OSError):
+            return (self.folder / "log").stat().st_size
+        return 0
 
     def send(self, command: Command) -> None:
         """Send a command to the host without waiting; the command is lost if the host is gone, and `sink` gets None."""
@@ -149,7 +140,7 @@ class HostProcess:
 
     def log_tail(self) -> str:
         """
-        Return the last lines of the log as one line, after the line of an out-of-memory error if there is one.
+        Return the last lines of the log as one line without secrets, after the line of an out-of-memory error if there is one.
 
         The lines of stack traces are left out, except the errors themselves.
         The out-of-memory error can be further up in the log, before the host's own traceback.
@@ -162,7 +153,7 @@ class HostProcess:
             ]
             last = written[-_LOG_LINES:]
             fatal = [line for line in written[:-_LOG_LINES] if _FATAL in line][-1:]
-            return " | ".join([*fatal, *last])
+            return redact(" | ".join([*fatal, *last]))
         return ""
 
     def bound_log(self) -> None:
@@ -189,13 +180,7 @@ class HostProcess:
         return self._kept_log
 
     def remove(self) -> None:
-        """Keep the archive that the host has recorded, and remove the host's folder; call this after the host's end."""
-        ended = self._process.returncode == 0
-        if self._archive is not None and self._recorded is not None and ended and self._recorded.exists():
-            with suppress(OSError):  # the archive only saves time
-                staged = self._archive.with_name(f"{self._archive.name}.{self.pid}")
-                shutil.move(self._recorded, staged)
-                staged.replace(self._archive)
+        """Remove the host's folder; call this after the host's end."""
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 

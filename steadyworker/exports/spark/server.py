@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import re
-import threading
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
-from steadyworker.exports.spark.address import ConnectAddress
-from steadyworker.exports.spark.kills import Closed, Kills
+from steadyworker.exports.spark.address import ConnectAddress, of_session
 from steadyworker.exports.spark.query import first_line
 from steadyworker.text.redaction import redact
 
-USER = "steadyworker"
-"""
-The user of the sessions, unless the address has `user_id`.
-
-All hosts use the same user, so that each host can end the sessions of other hosts.
-"""
-
-PAUSE = 0.2  # seconds between two interrupts
-_AGAIN = (0.25, 0.5, 1.0)  # seconds to wait for late jobs of an interrupted operation
 _TRIES, _LONGEST_WAIT = 4, 2000  # tries, and milliseconds between two tries; Spark's own policy tries for ten minutes
-_DEADLINES = {"config": 30.0, "interrupt": 10.0, "release_session": 10.0, "fetch_error_details": 10.0}  # seconds
 _NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 _DETAILS = re.compile(r'details = "(.*)"')
 
@@ -83,77 +69,37 @@ class Server:
         return True
 
     def _fresh_probe(self) -> SparkSession:
-        self._close(self._probe)
+        client: Any = self._probe.client
+        client.close()
         return self.attach(str(uuid.uuid4()))
 
     def attach(self, session: str) -> SparkSession:
         """Return the session of this name, on its own channel; the server gets the name with the first call."""
-        from pyspark.sql.connect.client import DefaultChannelBuilder, core
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-        builder = DefaultChannelBuilder(self._url)
-        builder.set("session_id", session)
-        if builder.userId is None:
-            builder.set("user_id", USER)
-        made: Any = ConnectSession(builder)
+        made: Any = ConnectSession.builder.remote(of_session(self._url, session)).create()
         made.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES, max_backoff=_LONGEST_WAIT)])
-        deadlines = getattr(core, "RpcDeadlines", None)  # from Spark 4.3 on
-        if deadlines is not None:
-            made.client._rpc_deadlines = deadlines(**_DEADLINES)  # noqa: SLF001 - no public argument
         return made  # type: ignore[no-any-return] # it has all methods of SparkSession that are used here
 
-    def release(self, session: SparkSession) -> None:
-        """End a session with all its operations; the session's name cannot be used again."""
-        session.stop()  # never raises
-        self._close(session)
-
-    def _close(self, session: SparkSession) -> None:
-        client: Any = session.client
-        with suppress(Exception):
-            client.close()
-        atexit.unregister(client._on_exit)  # noqa: SLF001 - otherwise atexit keeps every client
-
     def end(self, name: str) -> None:
-        """End the operations of an earlier run's session, and release the session, so that the session begins no other operation."""
-        session = self.attach(name)
-        with suppress(Closed):
-            Kills(session, name).kill()  # `clear` does not see operations that the earlier run has interrupted
-            self.clear(session, name)
-        self.release(session)
-
-    def clear(self, session: SparkSession, name: str) -> None:
         """
-        End the operations of this session; return at once if there is no operation.
+        End the operations of an earlier session, and release it, so that its name cannot begin another operation.
 
         Raises:
-            Closed: Another process has released the session.
+            Exception: The server does not respond.
         """
-        if self.interrupt(session):
-            kills = Kills(session, name)
-            kills.kill()
-            for pause in _AGAIN:
-                threading.Event().wait(pause)
-                self.interrupt(session)
-                kills.kill()
-
-    def interrupt(self, session: SparkSession) -> bool:
-        """Interrupt the operations of this session; return whether this call has interrupted a further operation."""
+        session = self.attach(name)
         try:
-            return bool(session.interruptAll())
+            session.interruptAll()
         except Exception as error:
-            if "SESSION_CLOSED" in str(error):
-                raise Closed from None
-            raise
+            if "SESSION_CLOSED" not in str(error):
+                raise
+        session.stop()
 
     def close(self) -> None:
         """Close the connection to the server."""
-        self.release(self._probe)
-
-
-def tag(name: str) -> str:
-    """Return the tag of a session's operations, which the server's web pages show."""
-    return f"steadyworker-{name}"
+        self._probe.stop()
 
 
 def is_answer(error: Exception) -> bool:

@@ -13,13 +13,10 @@ One thread changes all state of the service; other threads, such as the hosts' r
     host:  starting ──ready──→ warm ──jobs_per_host, max_rss──→ retiring ──empty──→ stopping ──→ gone
                                 └───────── idle_stop ──────────────────────────────────↑
 
-When a host dies, the service cannot know which of its jobs was the cause.
-So the service begins each of these jobs again *alone*, on a separate host.
-A job uses up one of its resubmissions only if its host dies while the job runs alone, or before the host is ready.
-The other jobs only lose time.
-
-The service kills a host that does not start, reply or end in time, but only if the host uses hardly any processor time.
-For a cancelled job that does not end in time, the service kills the host when no other job needs it any more.
+When a host dies, the service cannot know which of its jobs was the cause, so it begins each of these jobs again.
+From its third beginning on, a job runs alone on a host, so that a job that ends each host does not take others along.
+The service kills a host that does not start, reply or end, but only if the host stands still (`hosts.Limit`).
+For a cancelled job that does not end, the service kills the host when no other job needs it any more.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ import msgspec
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ConfigError
-from steadyworker.exports.spark.hosts import Call, Emit, Patience, SparkHost
+from steadyworker.exports.spark.hosts import Call, Emit, Limit, SparkHost
 from steadyworker.exports.spark.process import HostProcess, reap_folders
 from steadyworker.exports.spark.protocol import (
     ExportDone,
@@ -149,7 +146,8 @@ class SparkService:
                 self._place()
                 for host in self._hosts:
                     for call in host.attend(self._clock.monotonic()):
-                        self._leave(host, call)
+                        self._log.info("spark_job_left", job=call.job, pid=host.process.pid, calls=len(host.calls))
+                        self._again(call, "stuck", call.stuck)
             except Exception as error:  # noqa: BLE001 - after a bug here, no job must wait forever
                 self._log.exception("spark_service_failed", explain="spark.service-failed")
                 self._fail_all("unavailable", f"a fault of the Spark service: {error!r}")
@@ -187,12 +185,10 @@ class SparkService:
             call.fail(*_STOPPED)
         self._waiting.clear()
         for host in self._hosts:
-            broken = bool(host.calls) and self._settings.server is None  # jobs at a server need a normal end
-            worthless = broken or not host.ready or self._settings.local
             host.calls.clear()
             host.stop(self._clock.monotonic())
             host.deadline = deadline
-            if worthless:
+            if self._settings.local or not host.ready:
                 host.kill()  # only a cluster or a server needs a normal end of the host
 
     def _place(self) -> None:
@@ -203,15 +199,13 @@ class SparkService:
         One host starts at a time, because on a busy machine two starts would slow each other down.
         """
         while self._waiting:
-            call = self._waiting[0]
-            host = next((host for host in self._hosts if host.accepts(call)), None)
+            host = next((host for host in self._hosts if host.accepts(self._waiting[0])), None)
             starting = any(not host.ready and not host.stopping for host in self._hosts)
             if host is None and not starting and len(self._hosts) < self._settings.max_hosts:
                 host = self._start()
             if host is None:
                 return
-            self._waiting.popleft()
-            host.submit(call)
+            host.submit(self._waiting.popleft())
 
     def _start(self) -> SparkHost | None:
         """Return a new host; if no host can be started, fail every waiting call and return None."""
@@ -224,8 +218,8 @@ class SparkService:
                 call.fail("unavailable", str(error))
             self._waiting.clear()
             return None
-        limit = Patience.of(self._settings.start_within, self._clock.monotonic(), 0.0)
-        host = SparkHost(process, self._settings, limit)
+        within = self._settings.hung_after + (self._settings.server_within if self._settings.server else 0.0)
+        host = SparkHost(process, self._settings, Limit(process, within, self._clock.monotonic()))
         self._hosts.append(host)
         self._log.info("spark_host_starting", pid=process.pid, master=self._settings.place, java=java and java.version)
         return host
@@ -253,9 +247,7 @@ class SparkService:
 
     def _relay(self, host: SparkHost, event: JobEvent) -> None:
         call = host.calls.get(event.job)
-        if call is None:
-            if isinstance(event, ExportDone | ExportFailed) and (parts := host.left.pop(event.job, None)) is not None:
-                remove_empty(parts)
+        if call is None:  # the call has left this host
             return
         if not isinstance(event, ExportDone | ExportFailed):
             call.emit(as_event(event, submissions=call.submissions))
@@ -263,9 +255,7 @@ class SparkService:
         host.ended(call)
         if call.cancelled:  # Spark's last tasks have made the removed stage's folders again
             remove_empty(call.parts)
-        if isinstance(event, ExportFailed) and call.stuck and not call.cancelled:
-            call.deaths += 1
-            call.rename(host)
+        if isinstance(event, ExportFailed) and call.stuck:
             self._again(call, "stuck", call.stuck)
         else:
             call.end(event, host.versions)
@@ -280,20 +270,11 @@ class SparkService:
             self._log.warning("spark_job_stuck", **fields, explain="spark.job-stuck")
             host.cancel(call, self._clock.monotonic())
 
-    def _leave(self, host: SparkHost, call: Call) -> None:
-        """End a cancelled call whose job has not ended in time, while other calls need its host."""
-        self._log.info("spark_job_left", job=call.job, pid=host.process.pid, calls=len(host.calls))
+    def _again(self, call: Call, kind: str, text: str) -> None:
+        """Begin a call again, or fail it if it is cancelled, or has no resubmission left."""
         if call.cancelled:
             call.fail(*_CANCELLED)
-        else:
-            call.deaths += 1
-            call.rename(host)
-            self._again(call, "stuck", call.stuck)
-
-    def _again(self, call: Call, kind: str, text: str, *, alone: bool = True) -> None:
-        """Begin a call again, or fail it if it has no resubmission left."""
-        call.suspect = call.suspect or alone
-        if call.deaths > self._settings.resubmissions:
+        elif call.submissions > self._settings.resubmissions:
             call.fail(kind, text)
         else:
             self._waiting.appendleft(call)
@@ -301,7 +282,7 @@ class SparkService:
     def _gone(self, host: SparkHost) -> None:
         """Remove a dead host; begin its calls again, or fail them if they have no resubmission left."""
         why = host.problem or "the host or its JVM ended by itself, or was killed"
-        if not (host.ready and host.problem) and (last_words := host.process.log_tail()):
+        if self._settings.server is None and (last_words := host.process.log_tail()):
             why += f"; the end of its log: {last_words}"
         calls = list(host.calls.values())
         if calls or not host.stopping:
@@ -312,19 +293,15 @@ class SparkService:
             self._log.info("spark_host_ended", pid=host.process.pid)
         host.process.remove()
         self._hosts.remove(host)
-        stuck = [call for call in calls if call.stuck]
-        culprits = stuck or (calls if len(calls) == 1 or not host.ready else [])
         for call in reversed(calls):
-            call.deaths += call in culprits
-            if call.cancelled:
-                call.fail(*_CANCELLED)
-            elif not host.ready and host.problem and (call.deaths > 1 or self._settings.connect() is not None):
-                # Only a second try can distinguish a JVM that was killed at its start from a JVM that cannot start.
-                # A Spark Connect server gets no second try, because the host has waited long enough for it.
-                call.fail("unavailable", f"Spark did not start: {why}")
-            elif call.stuck:
-                call.rename(host)
+            if call.stuck:
                 self._again(call, "stuck", call.stuck)
+            elif host.ready:
+                text = f"the Spark host died {call.submissions} times during this job, the last time: {why}"
+                self._again(call, "host-died", text)
+            elif host.problem and self._settings.server is not None:
+                call.fail(
+                    "unavailable", f"Spark did not start: {why}"
+                )  # the host has waited long enough for the server
             else:
-                text = f"the Spark host died {call.deaths} times during this job, the last time: {why}"
-                self._again(call, "host-died", text, alone=host.ready)
+                self._again(call, "unavailable", f"Spark did not start: {why}")

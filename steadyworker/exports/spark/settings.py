@@ -16,7 +16,6 @@ So an export of ten rows out of 20 million has one sort task, and an export of 2
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import shlex
@@ -49,7 +48,6 @@ _DEFAULTS = {
     "spark.sql.ui.retainedExecutions": "20",
     "spark.scheduler.mode": "FAIR",
     "spark.speculation": "false",
-    "spark.executor.heartbeatInterval": "2s",
     "spark.sql.files.maxPartitionBytes": "5m",
     "spark.sql.files.openCostInBytes": "0",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
@@ -66,12 +64,9 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "max_hosts": (1, 1000),
         "resubmissions": (0, 1000),
         "idle_stop": _SECONDS,
-        "start_within": _SECONDS,
         "server_within": _SECONDS,
-        "ping_every": _SECONDS,
         "hung_after": _SECONDS,
         "stuck_after": _SECONDS,
-        "cancel_within": _SECONDS,
     }
 )
 _PER_SESSION = ("spark.sql.files.", "spark.sql.adaptive.")
@@ -91,7 +86,7 @@ _HIDDEN = (
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
     "SPARK_CONNECT_MODE_ENABLED",
-    "SPARK_CONF_DIR",  # this setting would change the class path, and so disable the class-data archive
+    "SPARK_CONF_DIR",  # its files would add settings
     "SPARK_LOCAL_DIRS",
     "SPARK_MASTER",
     "SPARK_REMOTE",
@@ -105,7 +100,7 @@ class SparkSettings:
     The settings of a worker process's Spark hosts.
 
     Args:
-        folder: The folder for the class-data archive and the hosts' folders; its disk needs room for the data of a sort.
+        folder: The folder for the hosts' folders and the last host's log; its disk needs room for the data of a sort.
         master: Spark's master, or a Spark Connect server (`sc://host:port/;token=…`).
             Unless it is `local[…]`, executors and worker process must share the file system of each export.
         conf: Settings of Spark, which replace SteadyWorker's defaults; SteadyWorker adds its own Java options.
@@ -114,21 +109,18 @@ class SparkSettings:
         jobs_per_host: The number of jobs after which the service replaces a host.
         max_rss: The resident bytes of host and JVM after which the service replaces a host; None means no limit.
         max_hosts: The largest number of hosts at the same time.
-            A second host is necessary while the first host is replaced, or when a job must run alone.
-        resubmissions: How many times a job is begun again, after it was stuck, or after its host died while it ran alone.
-        start_within: Seconds in which a host must become ready.
-            After this time, the service kills the host if it is not ready and uses no processor time.
-            While the host uses processor time, as on a busy machine, it gets up to five times as long.
-        server_within: Seconds to wait for a Spark Connect server that does not respond; less than `start_within`.
-        ping_every: Seconds between two pings to a JVM that has jobs.
-        hung_after: Seconds without a reply to a ping after which the service kills the host.
-            The time is extended as for `start_within`.
+            A second host is necessary while the first host is replaced.
+        resubmissions: How many times a job is begun again after it was stuck, or after its host has died.
+        server_within: Seconds to wait for a Spark Connect server that does not respond.
+        hung_after: Seconds after which the service kills a host that does not start, reply to a ping, or end.
+            The host gets more time while it uses processor time or writes to its log, as on a busy machine.
+            For a reply, it gets at most five times as long.
+            This is also the time in which a cancelled job must end; then the service kills its host, unless other jobs use it.
+            In this case, the host takes no more jobs, and is killed after its last job.
         stuck_after: Seconds without a task or a byte after which a job is stuck, and is begun again.
             The limit is five times the job's longest pause so far if that is longer, and ten times as long while the host computes.
             Set a larger value for a source that is slow to send its first row.
-            In a cluster the limit is ten times longer; with a Spark Connect server, it is also four times longer after each stuck try.
-        cancel_within: Seconds for a cancelled job to end; then the service kills its host, unless other jobs use it.
-            In this case, the host takes no more jobs, and is killed after its last job.
+            In a cluster the limit is ten times longer; with a Spark Connect server, it is also four times longer after each earlier beginning.
 
     Raises:
         ConfigError: `conf` has a setting that users may not set, or a value that is not text.
@@ -143,13 +135,10 @@ class SparkSettings:
     jobs_per_host: int = 1000
     max_rss: int | None = None
     max_hosts: int = 2
-    resubmissions: int = 2
-    start_within: float = 180.0
+    resubmissions: int = 3
     server_within: float = 120.0
-    ping_every: float = 10.0
     hung_after: float = 60.0
     stuck_after: float = 60.0
-    cancel_within: float = 10.0
 
     def __post_init__(self) -> None:
         for key, value in self.conf.items():
@@ -168,12 +157,9 @@ class SparkSettings:
                 raise ConfigError(
                     f"Expected {name} from {least:g} to {most:g}, got {number!r}: correct it.", id="spark.setting"
                 )
-        if self.server is not None and self.server_within >= self.start_within:
-            raise ConfigError(
-                f"Expected server_within below start_within, got {self.server_within:g} and {self.start_within:g} s: "
-                "a host must stay alive while it waits for its server.",
-                id="spark.setting",
-            )
+
+        if self.master.startswith(SCHEME):
+            ConnectAddress.of(self.master)
 
     @property
     def server(self) -> ConnectAddress | None:
@@ -227,20 +213,16 @@ class SparkSettings:
             )
         return find_java(environ)
 
-    def archive(self, java: Java | None) -> Path | None:
-        """Return the path of the class-data archive for this Java and this pyspark, or None without a Java."""
-        if java is None:
-            return None
-        return self.folder / f"classes-{java.version}-{importlib.metadata.version('pyspark')}.jsa"
-
-    def properties(self, home: Path, java_options: str) -> str:
+    def properties(self, home: Path) -> str:
         """
         Return Spark's properties for a host with this folder, as the text of a file.
 
         The properties are in a file, because other users can read a command line.
         """
         # SteadyWorker's options come last, because Java uses the later of two contrary options.
-        options = f"{self.conf.get(_JAVA_OPTIONS, '')} -XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={home / 'tmp'} {java_options}"
+        # Without performance counters, because a JVM keeps them in /tmp, and leaves them there when it is killed.
+        ours = f"-XX:+ExitOnOutOfMemoryError -XX:-UsePerfData -Djava.io.tmpdir={home / 'tmp'}"
+        options = f"{self.conf.get(_JAVA_OPTIONS, '')} {ours}"
         conf = {
             **_DEFAULTS,
             **(_LOCAL if self.local else {}),

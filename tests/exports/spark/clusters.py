@@ -34,13 +34,13 @@ def free_port() -> int:
 class Daemon:
     """One of Spark's processes in a session of its own; `start` it again after it was killed."""
 
-    def __init__(self, folder: Path, command: list[str], port: int, **environ: str) -> None:
+    def __init__(self, folder: Path, command: list[str], port: int, home: Path = _HOME, **environ: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.port, self._command = folder, port, command
         self._environ = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))}
         self._environ |= {
             "JAVA_HOME": str(find_java(os.environ).home),
-            "SPARK_HOME": str(_HOME),
+            "SPARK_HOME": str(home),
             "SPARK_CONF_DIR": str(folder),
             "SPARK_LOCAL_DIRS": str(folder),
             "SPARK_DAEMON_MEMORY": "256m",
@@ -91,7 +91,7 @@ class Daemon:
 class ConnectServer(Daemon):
     """A Spark Connect server with two cores, which asks for a token."""
 
-    def __init__(self, folder: Path, **conf: str) -> None:
+    def __init__(self, folder: Path, home: Path = _HOME) -> None:
         port, self._web = free_port(), free_port()
         settings = {
             "spark.master": "local[2]",
@@ -104,10 +104,9 @@ class ConnectServer(Daemon):
             "spark.log.level": "WARN",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
-            **conf,
         }
         command = [
-            str(_HOME / "bin" / "spark-submit"),
+            str(home / "bin" / "spark-submit"),
             "--class",
             "org.apache.spark.sql.connect.service.SparkConnectServer",
         ]
@@ -118,7 +117,7 @@ class ConnectServer(Daemon):
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        super().__init__(folder, command, port, **environ)
+        super().__init__(folder, command, port, home, **environ)
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""One class-data archive and one warm service for all tests that do not break it."""
+"""One warm service for all tests that do not break it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import pytest
 
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
-from tests.brokers.install import MissingError
 from tests.brokers.postgres import Postgres
-from tests.exports.spark.archives import START_WITHIN, archive, kept
+from tests.exports.spark.archives import archive
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.jdbckit import PASSWORD, password
-from tests.exports.spark.older import OlderSettings, lake_jars, older_spark
+from tests.exports.spark.older import lake_jars, older_settings
 from tests.exports.spark.sparkkit import SMALL_TASKS, Made, payments_folder
 
 __all__ = ["archive"]
 
-SHARED = ("older", "shaky", "sources", "warm")
+SHARED = ("older", "oldest", "shaky", "sources", "warm")
 """Fixtures with a Spark host; the tests that ask for the same one run in one process, so that it is started once."""
 
 
@@ -42,7 +41,7 @@ def warm(archive: Path) -> Iterator[SparkService]:
     Its machine has no locale, as under systemd, and a zone of its own: nothing of either may reach a file.
     """
     environ = {**os.environ, "LC_ALL": "C", "TZ": "Asia/Kolkata"}
-    settings = SparkSettings(folder=archive, conf=SMALL_TASKS, start_within=START_WITHIN)
+    settings = SparkSettings(folder=archive, conf=SMALL_TASKS)
     service = SparkService(settings, environ=environ)
     yield service
     service.stop(10)
@@ -51,24 +50,24 @@ def warm(archive: Path) -> Iterator[SparkService]:
 @pytest.fixture(scope="session")
 def older(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[SparkService]:
     """A warm service with Spark 4.1, with the jars of Delta and Iceberg, and an Iceberg catalog `ice`."""
-    try:
-        spark, jars = older_spark(), lake_jars()
-        classes = kept(OlderSettings, spark / "pyspark")
-    except MissingError as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("older")
-    (folder / classes.name).symlink_to(classes)
     conf = {
-        "spark.jars": jars,
+        "spark.jars": lake_jars(),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.ice.type": "hadoop",
         "spark.sql.catalog.ice.warehouse": str(folder / "ice"),
     }
-    service = SparkService(OlderSettings(folder=folder, conf=conf | SMALL_TASKS, start_within=START_WITHIN))
+    service = SparkService(older_settings("4.1")(folder=folder, conf=conf | SMALL_TASKS))
+    yield service
+    service.stop(10)
+
+
+@pytest.fixture(scope="session")
+def oldest(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[SparkService]:
+    """A warm service with Spark 4.0."""
+    service = SparkService(older_settings("4.0")(folder=tmp_path_factory.mktemp("oldest"), conf=SMALL_TASKS))
     yield service
     service.stop(10)
 
@@ -125,10 +124,8 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def sources(archive: Path, drivers: None, postgres: Postgres, frames: Path) -> Iterator[SparkService]:
     """A warm service whose environment has the database's password, and whose `sys.path` has the users' modules."""
     environ = {**os.environ, PASSWORD: password(postgres.url)}
-    # Two cores wherever it runs, and all the time that a busy machine needs to cancel.
-    settings = SparkSettings(
-        folder=archive, conf=SMALL_TASKS, master="local[2,4]", cancel_within=60.0, start_within=START_WITHIN
-    )
+    # Two cores wherever it runs.
+    settings = SparkSettings(folder=archive, conf=SMALL_TASKS, master="local[2,4]")
     service = SparkService(settings, environ=environ)
     yield service
     service.stop(10)

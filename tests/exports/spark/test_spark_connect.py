@@ -22,7 +22,7 @@ from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import TOKEN, ConnectServer, free_port
-from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, Made, session, session_cpu
+from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, Made, session
 
 # Slow: minutes in all, for a server that is killed has to be started again.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
@@ -32,13 +32,6 @@ def export(services: LiveServices, payments: Path, to: Path) -> Manifest:
     return SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(
         services, to, totals={"amount": "sum"}
     )
-
-
-def idle(server: ConnectServer) -> bool:
-    """Whether the server's cores are free."""
-    before = session_cpu(server.pid)
-    time.sleep(0.5)
-    return session_cpu(server.pid) - before < 0.2
 
 
 class Proxy:
@@ -145,7 +138,7 @@ def test_a_server_that_hangs_is_found_by_its_silence_and_the_job_begun_again_whe
     connected: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path
 ) -> None:
     """The job that it still has is ended before the second submission begins: one session, one operation at a time."""
-    service = connected(ping_every=0.5, hung_after=8)
+    service = connected(hung_after=8)
     woken: list[threading.Thread] = []
     first = 0
 
@@ -181,7 +174,7 @@ from tests.exports.spark.sparkkit import BIG, LiveServices
 folder = Path(sys.argv[1])
 service = SparkService(SparkSettings(folder=folder / "spark", master=os.environ["SERVER"]))
 def said(event):
-    if event["type"] == "progress":
+    if event["type"] == "progress" and event["done"]:
         (folder / "handle").write_bytes(services.stored)
         print(service._hosts[0].process.pid, flush=True)
 services = LiveServices(service, on_event=said)
@@ -205,7 +198,7 @@ def orphan(connect_server: ConnectServer, tmp_path: Path) -> Iterator[tuple[subp
         parent.kill()
         for pid in session(host):
             os.kill(pid, signal.SIGKILL)
-        if not idle(connect_server):  # a test has failed, and the next ones shall not
+        if connect_server.running():  # a test has failed, and the next ones shall not
             connect_server.kill()
             connect_server.start()
 
@@ -214,10 +207,10 @@ def test_a_worker_that_dies_leaves_nothing_running_at_the_server(
     orphan: tuple[subprocess.Popen[str], int], connect_server: ConnectServer, eventually: Eventually
 ) -> None:
     parent, host = orphan
-    eventually(lambda: not idle(connect_server), within=60)
+    eventually(connect_server.running, within=60)
     parent.kill()
     eventually(lambda: not session(host), within=60)
-    eventually(lambda: idle(connect_server), within=60)
+    eventually(lambda: not connect_server.running(), within=60)
 
 
 STILL_THERE = """
@@ -246,7 +239,7 @@ def test_the_next_run_ends_what_a_dead_one_has_left_at_the_server_before_its_own
     os.kill(host, signal.SIGSTOP)
     parent.kill()
     parent.wait()
-    eventually(lambda: not idle(connect_server), within=60)  # the operation runs on, and nobody waits for it
+    eventually(connect_server.running, within=60)  # the operation runs on, and nobody waits for it
     stored = (tmp_path / "handle").read_bytes()
     left = stored.decode().split('"')[3]
     said: list[str] = []
@@ -268,7 +261,7 @@ def test_the_next_run_ends_what_a_dead_one_has_left_at_the_server_before_its_own
     assert len(said) == 1
     assert "SESSION_CLOSED" in said[0], "ended and released when the new one begins"
     assert left.encode() not in services.saved[-2], "and forgotten"
-    eventually(lambda: idle(connect_server), within=60)
+    eventually(lambda: not connect_server.running(), within=60)
 
 
 def test_a_server_that_is_not_there_is_named_by_its_address(connected: Made, tmp_path: Path) -> None:

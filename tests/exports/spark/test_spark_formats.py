@@ -21,6 +21,7 @@ from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.tables import Files
 from steadyworker.exports.verifying import verify
+from steadyworker.exports.xlsx import Xlsx
 from tests.exports.kit import FakeServices
 from tests.exports.spark.sparkkit import COLUMNS, ORDER, QUERY, LiveServices
 
@@ -76,7 +77,9 @@ FORMS: dict[str, Format] = {
     "packed.csv.gz": Csv(delimiter="\t", header=False, moments="%Y%m%d%H%M%S"),
     "lines.jsonl": JsonLines(),
     "packed.jsonl.gz": JsonLines(),
+    "packed.csv.zst": Csv(),
     "columns.parquet": Parquet(),
+    "book.xlsx": Xlsx(zone="Europe/Berlin"),
 }
 
 
@@ -160,6 +163,20 @@ def test_many_parts_become_the_same_bytes(warm: SparkService, payments: Path, tm
     assert made.ties == 0
     assert (made.sha256, made.bytes, made.totals) == (light.sha256, light.bytes, light.totals)
     assert verify(tmp_path / name) == made
+
+
+def test_several_files_are_those_of_a_row_export(warm: SparkService, payments: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"format": Csv(), "totals": {"amount": "sum"}, "by": ("status",)}
+    options |= {"partition_by": ("currency",), "split_rows": 1_000}
+    made = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(
+        LiveServices(warm), tmp_path / "spark", **options
+    )
+    rows = pq.read_table(payments).sort_by([(column, "ascending") for column in ORDER]).to_batches(700)
+    light = RowExport(rows, columns=COLUMNS).write(FakeServices(tmp_path / "ledger"), tmp_path / "light", **options)
+    assert made.files is not None
+    assert len(made.files) > 3
+    assert (made.files, made.sha256, made.totals, made.ties) == (light.files, light.sha256, light.totals, 0)
+    assert verify(tmp_path / "spark") == made
 
 
 def test_an_empty_parquet_file_has_its_types(warm: SparkService, source: Path, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
-"""The second lane: what must hold on every version of Spark, on the newest, and on 4.1 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
+"""What must hold on every version of Spark: on the newest, and on 4.1 and 4.0 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,14 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from tests.exports.spark.sparkkit import LiveServices
+from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, java_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 OLDER = pytest.param("older", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark older")])
-LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER]
-BUILDING = [pytest.param("sources", marks=pytest.mark.xdist_group("spark sources")), OLDER]
+OLDEST = pytest.param("oldest", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark oldest")])
+LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER, OLDEST]
+BUILDING = [pytest.param("sources", marks=pytest.mark.xdist_group("spark sources")), OLDER, OLDEST]
 """The services whose hosts find the users' modules."""
 
 AMOUNTS = [Decimal(f"{number}9999999999999999999.{'9' * 18}") for number in (9, 9, 9, 9, 9, 9, 9, 8)]
@@ -49,6 +52,26 @@ def test_a_sum_of_more_than_38_digits_is_exact(lane: SparkService, tmp_path: Pat
     total = made.totals[0]
     assert (made.rows, total.rows, total.by) == (8, 8, {})
     assert total.sums == {"d": "789999999999999999999.999999999999999992", "id": "28"}
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+def test_the_end_of_a_jvm_is_noticed_and_named(
+    lane: SparkService, payments: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the process that PySpark started, whose name is private; the file is the same."""
+    export = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER)
+    undisturbed = export.write(LiveServices(lane), tmp_path / "a.csv")
+    killed: list[int] = []
+
+    def kill(event: Mapping[str, Any]) -> None:
+        if event["type"] == "started" and not killed:
+            killed.append(java_of(lane._hosts[0].process.pid))
+            os.kill(killed[0], signal.SIGKILL)
+
+    services = LiveServices(lane, uid="uid-2", on_event=kill)
+    assert export.write(services, tmp_path / "b.csv").sha256 == undisturbed.sha256
+    assert services.events[-1]["submissions"] == 2
+    assert "Spark's JVM was killed by SIGKILL" in caplog.text
 
 
 FRAMES = """

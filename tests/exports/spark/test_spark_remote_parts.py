@@ -14,7 +14,6 @@ import pytest
 from steadyworker.errors import ConfigError
 from steadyworker.exports.rows import Position
 from steadyworker.exports.spark.address import ConnectAddress
-from steadyworker.exports.spark.archive import build_archive
 from steadyworker.exports.spark.handle import Handle, SessionNames
 from steadyworker.exports.spark.protocol import Connect
 from steadyworker.exports.spark.server import is_answer, words
@@ -75,13 +74,9 @@ def test_a_host_gets_its_server_through_the_pipe_alone(tmp_path: Path) -> None:
     assert SparkSettings(folder=tmp_path).connect() is None
 
 
-def test_a_server_needs_no_java_and_no_archive(tmp_path: Path) -> None:
+def test_a_server_needs_no_java(tmp_path: Path) -> None:
     settings = SparkSettings(folder=tmp_path, master="sc://host")
     assert settings.java({"PATH": ""}) is None
-    with pytest.raises(ConfigError, match="sc://host:15002"):
-        build_archive(settings)
-    with pytest.raises(ConfigError, match="server_within below start_within"):
-        SparkSettings(folder=tmp_path, master="sc://host", server_within=180)
 
 
 def test_the_check_names_what_an_export_at_a_server_would_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

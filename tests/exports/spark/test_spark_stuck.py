@@ -14,7 +14,6 @@ from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.process import KEPT_LOG
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
-from tests.exports.spark.archives import share
 from tests.exports.spark.sparkkit import LiveServices
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -36,7 +35,6 @@ def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]
 
     def make(**settings: Any) -> SparkService:
         services.append(SparkService(SparkSettings(folder=tmp_path, **settings)))
-        share(archive, tmp_path)
         return services[-1]
 
     yield make
@@ -80,7 +78,7 @@ def test_a_task_that_is_slow_like_those_before_it_is_granted_five_times_their_ti
     made: Callable[..., SparkService], tmp_path: Path
 ) -> None:
     """Most tasks sleep for 3 s, and the last for 12: past the limit of 6, and below five times 3."""
-    service = made(stuck_after=6.0, resubmissions=0, conf={"spark.executor.heartbeatInterval": "20s"})
+    service = made(stuck_after=6.0, resubmissions=0)
     service_calls = LiveServices(service)
     query = sleeping("CASE WHEN id >= 31 THEN 12000 WHEN id < 2 THEN 3000 ELSE 0 END", "32")
     made_ = SparkExport(query, tables={}, order_by=("id",)).write(service_calls, tmp_path / "out.csv")

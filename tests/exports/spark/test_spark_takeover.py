@@ -11,7 +11,6 @@ import pytest
 
 from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import State
-from tests.exports.spark.archives import share
 from tests.exports.spark.handed import ROWS
 from tests.support.stage import Stage
 
@@ -26,7 +25,6 @@ LONG = 240.0
 @pytest.fixture
 def stage(tmp_path: Path, archive: Path) -> Iterator[Stage]:
     """A broker, a ledger, and worker processes whose Spark hosts start quickly."""
-    share(archive, tmp_path / "state" / "spark")
     made = Stage(tmp_path)
     yield made
     made.close()

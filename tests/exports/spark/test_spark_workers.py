@@ -16,7 +16,6 @@ from steadyworker.exports.spark.process import reap_folders
 from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import State
 from tests.exports.kit import FakeServices
-from tests.exports.spark.archives import share
 from tests.exports.spark.sparkkit import COLUMNS, SMALL_TASKS, payment
 from tests.support.stage import Stage, WorkerProcess, eventually
 
@@ -33,7 +32,6 @@ LONG = 300.0
 def stage(tmp_path: Path, archive: Path, payments: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     (tmp_path / "payments").symlink_to(payments)
-    share(archive, tmp_path / "state" / "spark")
     yield made
     made.close()
 

@@ -1,0 +1,246 @@
+"""
+`DuckDBExport`: the query, and its sorted rows for `RowExport`.
+
+DuckDB works on a thread, so that the main thread can end it at any time.
+The thread puts at most four batches into a queue, and then waits for the main thread.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import KW_ONLY, dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+from steadyworker.errors import ExportRejected
+from steadyworker.export import Services
+from steadyworker.exports.duckdb.postgres import PostgresCopies
+from steadyworker.exports.duckdb.session import SortedQuery, check_finite, connect, failure, lock
+from steadyworker.exports.duckdb.tables import add_files
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.rows import RowExport
+from steadyworker.exports.spark.params import from_param, to_param
+from steadyworker.exports.spark.protocol import FileSource
+from steadyworker.exports.spark.tables import Table, source
+from steadyworker.exports.stage import ExportTarget, StagingDir, stage_of
+from steadyworker.units import parse_size
+
+Value = str | int | float | bool | Decimal | date | datetime | None
+
+_BATCHES = 4
+_POLL = 0.1  # seconds from a request to end until DuckDB receives it
+_LEAST = 64_000_000
+
+
+@dataclass(frozen=True)
+class DuckDBExport:
+    """
+    A query's result as one sorted file, made by DuckDB in the job's own process.
+
+    It is for what fits one machine: DuckDB sorts on the disk what does not fit into `memory_limit`.
+    The file has the bytes that `SparkExport` makes of the same values.
+    The types of some results differ: for example, `avg` of decimals is a float in DuckDB.
+
+    The query can read only its tables, and no other file.
+    A file named in the query would not be checked for a table of Delta, Iceberg or Hudi.
+
+    Args:
+        query: One SELECT in DuckDB's SQL, with `:name` (or `$name`) for a parameter.
+        tables: The tables by their names in the query, as for `SparkExport`: a path, `Files` or `Jdbc`.
+            CSV without a `schema` has columns of text; JSON Lines need a `schema`; Parquet takes none.
+            The options of CSV are `sep`, `quote`, `escape`, `header`, `nullValue` and `encoding`.
+            A `Jdbc` table is a table of PostgreSQL, and needs the extra `postgres`.
+            It is copied to the stage before the query, over one connection: `partition_by`, `partitions` and `fetch_rows` have no effect.
+            All tables of one database are copied in the same snapshot.
+        order_by: Columns of the result to sort by, ascending, or descending with `"paid_at DESC"`.
+            NULL is the smallest value, and NaN the largest; texts are compared by their UTF-8 bytes.
+            At most 16 more columns decide between rows with equal values.
+        params: The values of the parameters, which are never formatted into the query.
+            The manifest contains these values, so they must not contain a credential.
+        memory_limit: The memory for DuckDB's buffers, such as "1GB"; the whole process took at most 250 MB more (`bench_duckdb.py`).
+            Larger sorts use a folder in the job's stage, on the disk of the target.
+        threads: The number of threads; the default is the number of processors, but one for each 128 MB of `memory_limit`.
+
+    Raises:
+        ExportRejected: The query is empty, there is no column to sort by, or a size is invalid.
+    """
+
+    query: str
+    _: KW_ONLY
+    tables: Mapping[str, Table]
+    order_by: Sequence[str]
+    params: Mapping[str, Value] | None = None
+    memory_limit: str = "1GB"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.query.strip():
+            raise ExportRejected("Expected a query in DuckDB's SQL, got an empty one: write the query.")
+        if isinstance(self.order_by, str) or not self.order_by:
+            raise ExportRejected(
+                f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name columns that together are unique."
+            )
+        if self.memory < _LEAST:
+            raise ExportRejected(f"Expected a memory_limit of at least 64 MB, got {self.memory_limit!r}: raise it.")
+        if self.threads is not None and self.threads < 1:
+            raise ExportRejected(f"Expected at least one thread, got threads={self.threads}: set 1 or more.")
+
+    @property
+    def memory(self) -> int:
+        """The bytes of `memory_limit`."""
+        try:
+            return parse_size(self.memory_limit)
+        except ValueError as error:
+            raise ExportRejected(
+                f"Expected a memory_limit such as '1GB', got {self.memory_limit!r}: correct it."
+            ) from error
+
+    def write(
+        self,
+        services: Services,
+        to: Path,
+        *,
+        format: Any = None,
+        totals: Mapping[str, str] | None = None,
+        by: Sequence[str] = (),
+        if_exists: str = "fail",
+    ) -> Manifest:
+        """
+        Make the file, whole or not at all, and return its manifest.
+
+        Raises:
+            TargetExists: Another job's file is at the target.
+            ExportRejected: No retry can make the export possible; the message has DuckDB's error.
+            ExportError: DuckDB is not installed, memory or disk are too small, or a table cannot be read now.
+            Interrupt: The run must end; DuckDB has ended, too.
+        """
+        stage = stage_of(ExportTarget.of(to), services.uid, services.fence)
+        with closing(SortedRows(self, services, stage)) as rows:
+            made = RowExport(rows, description=self.query, parameters=self.params or {})
+            return made.write(services, to, format=format, totals=totals, by=by, if_exists=if_exists)
+
+
+class SortedRows:
+    """
+    The rows of an export's query, as an Arrow reader; the query begins when a caller asks for the schema.
+
+    Args:
+        export: The export.
+        services: The services of its job.
+        stage: The stage of its run, which exists when the query begins.
+    """
+
+    def __init__(self, export: DuckDBExport, services: Services, stage: StagingDir) -> None:
+        self._export, self._services, self._stage = export, services, stage
+        self._spill = stage.path / "spill"
+        self._queue: Queue[Any] = Queue(_BATCHES)
+        self._thread = threading.Thread(target=self._run, name="duckdb", daemon=True)
+        self._failures: list[Exception] = []
+        self._cancels: list[Callable[[], object]] = []
+        self._stopped = threading.Event()
+        self._connection: Any = None
+        self._rows, self._moved = 0, (-1, 0)
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema of the rows; the first use begins the query."""
+        self._begin()
+        return self._schema
+
+    def __iter__(self) -> Iterator[Any]:
+        self._begin()
+        while (batch := self._next()) is not None:
+            self._rows += batch.num_rows
+            yield batch
+        self.close()  # before the stage is complete, because a complete stage has only the file
+
+    def close(self) -> None:
+        """End the query, wait until DuckDB has ended, and remove its folder."""
+        self._stopped.set()
+        while self._thread.is_alive():
+            # Again and again, because DuckDB forgets an interrupt that comes between two statements.
+            for cancel in tuple(self._cancels):
+                with suppress(Exception):  # the thread has just closed the connection
+                    cancel()
+            with suppress(Empty):
+                self._queue.get(timeout=_POLL)
+            self._thread.join(0.001)
+        shutil.rmtree(self._spill, ignore_errors=True)
+
+    def _begin(self) -> None:
+        """Start the thread, if it has not started, and wait for the schema."""
+        if self._thread.ident is not None:
+            return
+        params = self._export.params or {}
+        self._params = {name: from_param(to_param(name, value)) for name, value in params.items()}
+        self._sources = {name: source(name, table) for name, table in self._export.tables.items()}
+        self._thread.start()
+        self._schema = self._next()
+
+    def _next(self) -> Any:
+        """Return what the thread has put into the queue; raise its error."""
+        while True:
+            try:
+                found = self._queue.get(timeout=_POLL)
+                break
+            except Empty:
+                self._report()
+                self._services.check()
+        if isinstance(found, BaseException):
+            self._stage.remove()  # a failed export leaves nothing
+            error = next(iter(self._failures), found)
+            raise failure(error, self._stage.path, self._export.memory) from error
+        return found
+
+    def _report(self) -> None:
+        """Report progress if DuckDB has read, sorted or spilled more since the last report."""
+        percent = 0
+        if self._connection is not None:
+            with suppress(Exception):  # the thread has just closed the connection
+                percent = int(self._connection.query_progress())
+        spilled = 0
+        with suppress(OSError):
+            spilled = sum(entry.stat().st_size for entry in self._spill.iterdir())
+        if (percent, spilled) != self._moved and max(percent, spilled) > 0:
+            self._moved = percent, spilled
+            self._services.progress(self._rows, None, f"DuckDB has done {percent} %")
+
+    def _run(self) -> None:
+        """Run the query on the thread, and put its schema, its batches and None into the queue; or its error."""
+        try:
+            self._spill.mkdir()
+            with closing(connect(self._spill, self._export.memory, self._export.threads)) as connection:
+                self._connection = connection
+                self._cancels.append(connection.interrupt)
+                query = self._query(connection)
+                self._put(query.schema)
+                for batch in query.read():
+                    check_finite(batch)
+                    self._put(batch)
+                del query
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 - the main thread raises it
+            self._put(error)
+        finally:
+            self._cancels.clear()
+
+    def _query(self, connection: Any) -> SortedQuery:
+        copies, paths = PostgresCopies(self._services.uid, self._failures, self._cancels), list[str]()
+        with closing(copies):
+            for name, table in self._sources.items():
+                if isinstance(table, FileSource):
+                    paths += add_files(connection, name, table, self._failures)
+                else:
+                    copies.copy(connection, name, table)
+        lock(connection, paths)
+        return SortedQuery(connection, self._export.query, self._params, self._export.order_by)
+
+    def _put(self, found: Any) -> None:
+        if not self._stopped.is_set():
+            self._queue.put(found)

@@ -1,0 +1,170 @@
+"""Tables of PostgreSQL in DuckDBExport: one snapshot, every digit, no password in a text."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from steadyworker.errors import ExportError, ExportRejected, Interrupt
+from steadyworker.exports import DuckDBExport
+from steadyworker.exports.spark.jdbc import Jdbc
+from tests.exports.kit import FakeServices
+from tests.exports.spark.jdbckit import (
+    BLOCKED,
+    PASSWORD,
+    connections,
+    fill,
+    password,
+    sleeping,
+    table,
+    without_password,
+)
+
+VALUES = """
+    CREATE TABLE valued (id int, b bool, small int2, f4 float4, f8 float8, n numeric(38,8), d date, t time, ts timestamp,
+        tz timestamptz, raw bytea, u uuid, j jsonb, c char(3), "a,""b" text);
+    INSERT INTO valued VALUES
+        (2, true, -7, 0.1, 1e-8, 123456789012345678901234567890.12345678, '0001-01-01', '23:59:59.999999',
+         '2024-03-31 02:30:00.5', '2024-03-31 02:30:00+02', '\\x00ff', '00000000-0000-0000-0000-000000000001', '{"a": 1.10}', 'x', E'l1\\nl2,"'),
+        (1, false, 0, 'NaN', '-Infinity', 0, '9999-12-31', '00:00', '0001-01-01', '9999-12-31 23:59:59+00', '', NULL, '[]', '', ''),
+        (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _password(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD, password(database))
+
+
+def lines(tmp_path: Path, query: str, tables: dict[str, Any], services: FakeServices | None = None) -> list[str]:
+    """Return the lines of an export of these tables, each time to another file."""
+    out = tmp_path / f"out-{len([*tmp_path.glob('out-*')])}.csv"
+    DuckDBExport(query, tables=tables, order_by=("id",)).write(services or FakeServices(tmp_path / "ledger"), out)
+    return out.read_text(encoding="utf-8").splitlines()
+
+
+def test_each_type_has_every_digit(database: str, tmp_path: Path) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute(VALUES)
+    query = "SELECT * EXCLUDE (raw), hex(raw) AS raw FROM v"
+    assert lines(tmp_path, query, {"v": table(database, "valued")}) == [
+        'id,b,small,f4,f8,n,d,t,ts,tz,u,j,c,"a,""b",raw',
+        '1,false,0,NaN,-Infinity,0.00000000,9999-12-31,00:00:00.000000,0001-01-01T00:00:00.000000,9999-12-31T23:59:59.000000Z,,[],   ,"",""',
+        (
+            "2,true,-7,0.1,1.0E-8,123456789012345678901234567890.12345678,0001-01-01,23:59:59.999999,2024-03-31T02:30:00.500000,"
+            '2024-03-31T00:30:00.000000Z,00000000-0000-0000-0000-000000000001,"{""a"": 1.10}",x  ,"l1'
+        ),
+        'l2,""",00FF',
+        "3,,,,,,,,,,,,,,",
+    ]
+
+
+def test_tables_of_one_database_share_a_snapshot_that_ends_before_the_query(database: str, tmp_path: Path) -> None:
+    """A row that is added between the copies of two tables is in neither; nothing is connected while DuckDB sorts."""
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "CREATE TABLE one AS SELECT i AS id FROM generate_series(1, 3) AS t(i); CREATE TABLE two AS TABLE one"
+        )
+        connection.execute(
+            """CREATE FUNCTION wait() RETURNS int LANGUAGE plpgsql AS
+               'BEGIN PERFORM pg_advisory_lock(7); RETURN 1; END'"""
+        )
+    added = threading.Event()
+    found: list[Any] = []
+
+    def on_check() -> None:
+        found.append([query for *_, query in connections(database)])
+        if not added.is_set() and any("wait()" in query for query in found[-1]):
+            with psycopg.connect(database, autocommit=True) as other:
+                other.execute("INSERT INTO one VALUES (4)")
+                other.execute("INSERT INTO two VALUES (4)")
+            added.set()
+            holder.close()
+
+    with psycopg.connect(database, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(7)")
+        tables = {"a": table(database, "SELECT one.*, wait() FROM one"), "b": table(database, "two")}
+        services = FakeServices(tmp_path / "ledger", on_check=on_check)
+        query = "SELECT b.id, (SELECT count(*) FROM a) AS n FROM b"
+        assert lines(tmp_path, query, tables, services) == ["id,n", "1,3", "2,3", "3,3"]
+    assert added.is_set()
+    assert connections(database) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "got"),
+    [
+        ("numeric", "numeric"),
+        ("money", "money"),
+        ("timetz", "timetz"),
+        ("interval", "interval"),
+        ("int[]", r"int4?\[\]|integer\[\]|_int4"),
+    ],
+)
+def test_columns_that_duckdb_would_change_are_refused(database: str, tmp_path: Path, column: str, got: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute(f"CREATE TABLE odd (id int, x {column})".encode())
+    with pytest.raises(ExportRejected, match=rf"table 't', got 'x', .*({got}).*Jdbc\(schema="):
+        lines(tmp_path, "SELECT * FROM t", {"t": table(database, "odd")})
+
+
+def test_a_schema_gives_a_numeric_its_places_and_never_rounds(database: str, tmp_path: Path) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE sums (id int, amount numeric); INSERT INTO sums VALUES (1, 1.25)")
+    given = {"t": table(database, "sums", schema="amount DECIMAL(20,4)")}
+    assert lines(tmp_path, "SELECT * FROM t", given) == ["id,amount", "1,1.2500"]
+    with pytest.raises(ExportRejected, match=r"table 't' that fit their columns exactly, got: .*data loss"):
+        lines(tmp_path, "SELECT * FROM t", {"t": table(database, "sums", schema="amount DECIMAL(20,1)")})
+
+
+def test_an_empty_table_has_its_columns(database: str, tmp_path: Path) -> None:
+    fill(database, 0)
+    assert lines(tmp_path, "SELECT id, amount FROM p", {"p": table(database)}) == ["id,amount"]
+
+
+def test_an_interrupt_ends_the_query_in_the_database(database: str, tmp_path: Path) -> None:
+    fill(database, 3)
+
+    def stop() -> None:
+        if sleeping(database):
+            raise Interrupt("shutdown")
+
+    with pytest.raises(Interrupt, match="shutdown"):
+        lines(
+            tmp_path,
+            "SELECT * FROM p",
+            {"p": table(database, BLOCKED)},
+            FakeServices(tmp_path / "ledger", on_check=stop),
+        )
+    assert sleeping(database) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "expected"),
+    [
+        ({"table": "nowhere"}, ExportRejected, 'relation "nowhere" does not exist'),
+        ({"table": "SELECT 1/0 AS id"}, ExportRejected, "division by zero"),
+        ({"password_env": "WRONG"}, ExportError, "password authentication failed"),
+        ({"password_env": "MISSING"}, ExportError, "in the environment variable MISSING, got none there"),
+    ],
+)
+def test_errors_of_the_database_have_no_password(
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    error: type[ExportError],
+    expected: str,
+) -> None:
+    monkeypatch.setenv("WRONG", "hunter2-wrong")
+    given: dict[str, Any] = {"table": "payments", "password_env": PASSWORD, **options}
+    with pytest.raises(error, match=expected) as raised:
+        lines(tmp_path, "SELECT * FROM t", {"t": Jdbc(without_password(database), **given)})
+    chain = [repr(raised.value), repr(raised.value.__cause__), repr(raised.value.__context__)]
+    assert not any(secret in text for text in chain for secret in ("hunter2-wrong", urlsplit(database).password or "-"))
+    assert (error is ExportRejected) == isinstance(raised.value, ExportRejected)
