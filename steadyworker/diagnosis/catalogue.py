@@ -135,10 +135,30 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             name, default = place[1], place[2]
             if name not in self.groups and name not in GROUPS:
                 return place[0]
-            found = groups.get(name) or (f"<{name}>" if default is None else default)
+            found = _trimmed(groups.get(name, "")) or (f"<{name}>" if default is None else default)
             return found.removesuffix(".") if text.startswith(".", place.end()) else found
 
         return _PLACE.sub(value, text)
+
+
+_OPENINGS = {")": "(", "]": "[", "}": "{"}
+_UNFINISHED = " ,;([{\\"
+
+
+def _trimmed(value: str) -> str:
+    """
+    Return a value without the marks at its end that belong to the line around it.
+
+    Such a mark is a bracket or a quote that nothing in the value opens, or a mark that needs more text behind it.
+    """
+    while value:
+        last = value[-1]
+        opening = _OPENINGS.get(last)
+        unopened = value.count(last) == 1 if last in "\"'" else opening and value.count(opening) < value.count(last)
+        if not (unopened or last in _UNFINISHED or (last == ":" and not value.endswith("::"))):
+            break
+        value = value[:-1]
+    return value
 
 
 _VALUE = re.compile(r"(\{\w+\})?")

@@ -9,6 +9,7 @@ In doubt, `redact` removes too much: of the text between `://` and the last `@`,
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import re
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ _PLAIN_KEYS = (
 )
 _NAMES = (
     r"(?:passw(?:or)?d|passphrase|passcode|(?<![a-z])pwd|secret(?:[._-]?key)?|(?:access|account|api|private)[ ._-]?key"
-    rf"|(?<![a-z0-9])(?!(?:{_PLAIN_KEYS})[_-])[a-z0-9]{{1,30}}[_-]key|credentials?|token|session[_-]?id)"
+    rf"|(?<![a-z0-9])(?!(?:{_PLAIN_KEYS})[_-])[a-z0-9]{{1,30}}[_-]key|credentials?|(?<!publickey)token|session[_-]?id)"
 )
 # A value with one of these names is a secret only after `=`, or if the name is in quotes; so `auth: ok` has no secret.
 _SHORT_NAMES = r"(?<![a-z0-9])(?:pass|pw|sig(?:nature)?|auth)"
@@ -136,7 +137,12 @@ _BASIC = _LazyPattern(r"\b(basic\s{1,9})([a-z0-9+/]{4,}={0,2})", re.IGNORECASE)
 _PLACE = _LazyPattern(r"\$(?:\.[\w-]{1,60}|\[\d{1,9}\]){0,9}\.\w{0,60}$")
 _LONGEST_PLACE = 700
 _WORDS_ABOUT_FIELDS = frozenset({"duplicate", "expected", "field", "input", "missing", "unknown"})
+# Java writes the two ports of a connection so: tcp:///127.0.0.1:53836@31200
+_PORTS = _LazyPattern(r"[\w.-]{0,90}/[\da-f.:]{3,40}:\d{4,5}@\d{4,5}[\]),;.]{0,3}")
 _WORDS = _LazyPattern(r" [a-z]{2,}")
+# Erlang writes the name of an error of the system where a secret could be; SQL and programs write that there is no value.
+_WORDS_OF_NO_SECRET = frozenset({"nil", "none", "null", "undefined", *map(str.lower, errno.errorcode.values())})
+_CLASS_OF_AZURE = _LazyPattern(r"\w{1,60}Credential:")
 _PUNCTUATION = 3  # characters; a text of at most this length is no secret if it has no letter or digit
 _PREFIX = 2  # characters: b, rb
 _PORT_DIGITS = 5
@@ -160,7 +166,7 @@ def redact(text: str) -> str:
         return text
     if "://" in text and "@" in text:
         text = _WORD.compiled.sub(_redacted_word, text)
-    text = _AUTHORIZATION.compiled.sub(rf"\1{REDACTED}", text)
+    text = _AUTHORIZATION.compiled.sub(_redacted_authorization, text)
     text = _BEARER.compiled.sub(rf"\1{REDACTED}", text)
     text = _BASIC.compiled.sub(_redacted_basic, text)
     text = _PEM.compiled.sub(rf"\1{REDACTED}", text)
@@ -232,7 +238,7 @@ def _redacted_word(match: re.Match[str]) -> str:
         scheme, _, rest = item.partition("://")
         userinfo, at, host = rest.rpartition("@")
         user, colon, password = userinfo.partition(":")
-        if at and colon and not _is_port_and_query(password):
+        if at and colon and not _is_port_and_query(password) and not _PORTS.compiled.fullmatch(rest):
             items[index] = f"{scheme}://{user}:{REDACTED}@{host}"
     return "".join(items)
 
@@ -241,6 +247,12 @@ def _is_port_and_query(text: str) -> bool:
     """Return whether this text before an `@` belongs to a URL without a password, such as `8080/users?email=joe`."""
     port, _, path = text.partition("/")
     return port.isdecimal() and len(port) <= _PORT_DIGITS and "=" in path.partition("?")[2] and not _MARKS & set(path)
+
+
+def _redacted_authorization(match: re.Match[str]) -> str:
+    """Return the name without its value; keep the name of an error, as in `.erlang.cookie: eacces`."""
+    value = match[0].removeprefix(match[1]).strip(r" \).]")
+    return match[0] if value in _WORDS_OF_NO_SECRET else f"{match[1]}{REDACTED}"
 
 
 def _redacted_basic(match: re.Match[str]) -> str:
@@ -257,12 +269,19 @@ def _redacted_pair(match: re.Match[str]) -> str:
         if len(match["value"]) <= _PUNCTUATION and not any(map(str.isalnum, match["value"])):
             return match[0]  # Unexpected token: '}'
         return f"{name}{before if len(before) <= _PREFIX else ''}{quote}{REDACTED}{quote}"
+    return match[0] if _is_no_secret(match, name) else f"{name}{REDACTED}"
+
+
+def _is_no_secret(match: re.Match[str], name: str) -> bool:
+    """Return whether the value of this pair, which has no quotes, is only a word of a message or the name of an error."""
     value = match[0].removeprefix(name)
-    text, end = match.string, match.end()
-    if value in _WORDS_ABOUT_FIELDS and _PLACE.compiled.search(
-        text, max(0, match.start() - _LONGEST_PLACE), match.start()
-    ):
-        return match[0]
-    if value == "not" and ":" in name and _WORDS.compiled.match(text, end):
-        return match[0]  # secret: not found
-    return f"{name}{REDACTED}"
+    text, start, end = match.string, match.start(), match.end()
+    if value in _WORDS_ABOUT_FIELDS:
+        return _PLACE.compiled.search(text, max(0, start - _LONGEST_PLACE), start) is not None
+    if value in {"failed", "not"}:  # secret: not found, credentials: failed to refresh
+        return ":" in name and _WORDS.compiled.match(text, end) is not None
+    if value in {"NO", "YES"}:  # MySQL: (using password: YES)
+        return text.endswith("(using ", 0, start)
+    if value == "hash/2":  # a function in a stack trace of RabbitMQ: rabbit_password:hash/2
+        return text.endswith("rabbit_", 0, start)
+    return value == "?" or value.lower() in _WORDS_OF_NO_SECRET or _CLASS_OF_AZURE.compiled.fullmatch(value) is not None

@@ -76,6 +76,29 @@ def test_a_text_that_ends_with_a_stop_gets_no_second_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("Server not started]", "Server not started"),
+        ("error in [jobs]", "error in [jobs]"),
+        (
+            "Can't connect to 'db' ([Errno 111] Connection refused)\")",
+            "Can't connect to 'db' ([Errno 111] Connection refused)",
+        ),
+        ("wait response timeout, the channel[", "wait response timeout, the channel"),
+        ("Send message back fail, MQ is:", "Send message back fail, MQ is"),
+        ("queue://DLQ.orders'", "queue://DLQ.orders"),
+        ("no attribute 'recv'", "no attribute 'recv'"),
+        ("unknown_destination,\\", "unknown_destination"),
+        ("fe80::", "fe80::"),
+        ("{", "<host>"),
+    ],
+)
+def test_a_value_loses_the_marks_of_the_line_around_it(value: str, shown: str) -> None:
+    (entry,) = read(VALID, "x.toml")
+    assert entry.filled("{host}", {"host": value}) == shown
+
+
+@pytest.mark.parametrize(
     ("change", "into", "said"),
     [
         ("[[entry]]", "[[entry", "expected TOML"),
