@@ -76,7 +76,13 @@ PHP = {
     "cut": "phpamqplib.connection-lost",
     "cut-write": "phpamqplib.connection-lost",
 }
-SHARED = {"phpamqplib.invalid-frame-type", "phpamqplib.read-timeout", "phpamqplib.connection-lost"}
+SHARED = {
+    "phpamqplib.invalid-frame-type",
+    "phpamqplib.other-protocol",
+    "phpamqplib.tls-on-port",
+    "phpamqplib.read-timeout",
+    "phpamqplib.connection-lost",
+}
 """What a child may find that shares its connection with others."""
 
 RUBY = {
