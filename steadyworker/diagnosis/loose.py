@@ -20,7 +20,7 @@ from functools import partial
 from itertools import pairwise
 
 _PART = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<[=!][^)]*\)|\(\?(?:P<\w+>|[=!:])|\{\d+(?:,\d*)?\}|.", re.DOTALL
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<[=!][^)]*\)|\(\?(?:P<\w+>|P=\w+\)|[=!:])|\{\d+(?:,\d*)?\}|.", re.DOTALL
 )
 _UNIT = r"(?:ms|s|(?:milli)?seconds?|millis|secs?)"
 _WORDS: tuple[tuple[str, str], ...] = (

@@ -63,8 +63,8 @@ PHP = {
     "refused": REFUSED,
     "no-host": NO_HOST,
     "opening-closed": "phpamqplib.connection-lost",
-    "opening-header": "phpamqplib.invalid-frame-type",
-    "opening-http": "phpamqplib.invalid-frame-type",
+    "opening-header": "phpamqplib.other-protocol",
+    "opening-http": "phpamqplib.other-protocol",
     "silent": "phpamqplib.read-timeout",
     "no-queue": "rabbitmq.no-queue",
     "closed-channel": "phpamqplib.channel-closed",
@@ -76,7 +76,13 @@ PHP = {
     "cut": "phpamqplib.connection-lost",
     "cut-write": "phpamqplib.connection-lost",
 }
-SHARED = {"phpamqplib.invalid-frame-type", "phpamqplib.read-timeout", "phpamqplib.connection-lost"}
+SHARED = {
+    "phpamqplib.invalid-frame-type",
+    "phpamqplib.other-protocol",
+    "phpamqplib.tls-on-port",
+    "phpamqplib.read-timeout",
+    "phpamqplib.connection-lost",
+}
 """What a child may find that shares its connection with others."""
 
 RUBY = {

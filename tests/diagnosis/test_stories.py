@@ -38,7 +38,7 @@ def findings(*names: str, changes: tuple[tuple[str, str], ...] = ()) -> dict[str
         (
             ["payment-exporter.log", "payment-exporter-rabbitmq.log"],
             ["amqp.frame-before-header", "amqp.interleaved-frames"],
-            "phpamqplib.invalid-frame-type",
+            "phpamqplib.other-protocol",
             "Give each connection one owner",
         ),
         (["cut-write.log"], ["amqp.peer-not-reading"], "amqp.peer-not-reading", "which end does not read"),
