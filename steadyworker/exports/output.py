@@ -3,7 +3,7 @@ The output of one run of an export: a file or a folder of files in the run's sta
 
 ::
 
-    Output ── publish ──→ write (of the export) ──→ check columns ─→ rows into `writing` ─→ manifest
+    ExportOutput ── publish ──→ the export's `write` ──→ check columns ─→ rows into `writing` ─→ manifest
 
 `RowExport`, `DuckDBExport` and `SparkExport` have only their rows; all that is equal for them is here.
 """
@@ -28,7 +28,7 @@ from steadyworker.exports.totals import Totals
 from steadyworker.exports.writing import FileWriting, writing
 
 
-class Output:
+class ExportOutput:
     """
     The output of one run.
 

@@ -28,7 +28,7 @@ from steadyworker.errors import ExportError, Interrupt, SteadyWorkerError
 from steadyworker.export import Services
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, Total, plain, valid_unicode
-from steadyworker.exports.output import Output
+from steadyworker.exports.output import ExportOutput
 from steadyworker.exports.several import FilesWriting, Split
 from steadyworker.exports.sources import Source, check_columns, columns_of
 from steadyworker.exports.stage import drop_incomplete, stage_of, sync_folder
@@ -118,7 +118,7 @@ class RowExport:
             Interrupt: The run must end; the position is saved.
         """
         split = Split.of(split_rows, split_bytes, partition_by)
-        output = Output(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
+        output = ExportOutput(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
         if self.columns is not None:
             output.check(self.columns)  # before the first row
         with valid_unicode():
@@ -137,7 +137,7 @@ class RowExport:
 class _RowRun:
     """One run of one export, in its stage."""
 
-    def __init__(self, export: RowExport, output: Output, asked: str) -> None:
+    def __init__(self, export: RowExport, output: ExportOutput, asked: str) -> None:
         self._export, self._output, self._asked = export, output, asked
         self._services, self._clock = output.services, output.clock
         self._writing: FileWriting | FilesWriting  # set when the columns are known

@@ -3,11 +3,11 @@
 
 ::
 
-    main thread (export.py)                         thread (session.py)
-    ───────────────────────                         ───────────────────
-    Output.writing ←─── Arrow batches, a queue ──── DuckDB: read, query, sort
-      renders, hashes, sums, splits                   spills to <stage>/spill
-      checks the job ten times a second ──────────→ `interrupt()`
+    main thread (export.py)                          thread (session.py)
+    ───────────────────────                          ───────────────────
+    rows into the output ←── Arrow batches, a queue ── DuckDB: read, query, sort
+      renders, hashes, sums, splits                    spills to <stage>/spill
+      checks the job ten times a second ───────────→ `interrupt()`
 
 | file | content |
 |---|---|

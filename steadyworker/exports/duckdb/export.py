@@ -24,7 +24,7 @@ from steadyworker.exports.duckdb.postgres import PostgresCopies
 from steadyworker.exports.duckdb.session import SortedQuery, check_finite, connect, failure, lock
 from steadyworker.exports.duckdb.tables import add_files
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.output import Output
+from steadyworker.exports.output import ExportOutput
 from steadyworker.exports.several import Split
 from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import Source, arrow
@@ -121,10 +121,10 @@ class DuckDBExport:
             Interrupt: The run must end; DuckDB has ended, too.
         """
         split = Split.of(split_rows, split_bytes, partition_by)
-        output = Output(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
+        output = ExportOutput(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
         return output.publish(lambda: self._write(output), if_exists=if_exists)
 
-    def _write(self, output: Output) -> Manifest:
+    def _write(self, output: ExportOutput) -> Manifest:
         services = output.services
         drop_incomplete(output.target, services.uid, output.stage.fence)
         with closing(SortedRows(self, services, output.stage)) as rows:

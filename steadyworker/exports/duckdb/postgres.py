@@ -13,6 +13,7 @@ A copy also ends the snapshot early: the database keeps no old rows for the time
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -90,7 +91,7 @@ class PostgresCopies:
                 f"Expected a table of PostgreSQL as table {name!r}, got one of SQLite: use RowExport with a cursor of sqlite3."
             )
         psycopg = _psycopg()
-        password = read_password(source)
+        password = read_password(source, os.environ)
         try:
             opened = self._open(psycopg, source, password)
             opened.execute(f"SET LOCAL statement_timeout = {int(source.statement_timeout * 1000)}")

@@ -24,7 +24,7 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.export import Services
 from steadyworker.exports.formats import Format
 from steadyworker.exports.manifest import Manifest, valid_unicode
-from steadyworker.exports.output import Output
+from steadyworker.exports.output import ExportOutput
 from steadyworker.exports.several import FilesWriting, Split
 from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import arrow
@@ -111,7 +111,7 @@ class SparkExport:
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
         split = Split.of(split_rows, split_bytes, partition_by)
-        output = Output(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
+        output = ExportOutput(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
         return output.publish(_SparkRun(self, output).write, if_exists=if_exists)
 
     def plan(self, form: Format, sums: Sequence[str], by: Sequence[str], parts: Path) -> ExportPlan:
@@ -142,7 +142,7 @@ class SparkExport:
 class _SparkRun:
     """One run of one export, in its stage."""
 
-    def __init__(self, export: SparkExport, output: Output) -> None:
+    def __init__(self, export: SparkExport, output: ExportOutput) -> None:
         self._export, self._output = export, output
         self._services, self._clock = output.services, output.clock
         self._started = ExportStarted("", ())

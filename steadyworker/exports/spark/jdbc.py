@@ -164,7 +164,7 @@ def _relation(table: str) -> str:
     return text
 
 
-def read_password(source: Database, environ: Mapping[str, str] = os.environ) -> str | None:
+def read_password(source: Database, environ: Mapping[str, str]) -> str | None:
     """
     Return the password for a database; None if the user named none.
 

@@ -70,7 +70,7 @@ def read(session: SparkSession, source: FileSource) -> DataFrame:
         other = [name for name in nanos if name in found.columns and found.schema[name].dataType.typeName() != "long"]
         if other:  # a file out of Spark that another program has rewritten
             raise ExportRejected(
-                f"Expected timestamps in microseconds in {source.path}, as Spark's schema in the file says, got nanoseconds in "
+                f"Expected timestamps in microseconds in {source.path}, as Spark's schema in the file declares, got nanoseconds in "
                 f"{', '.join(other)}: write the file in microseconds, or without the metadata of Spark's file."
             )
         if nanos:

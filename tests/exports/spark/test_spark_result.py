@@ -107,7 +107,7 @@ def test_nanoseconds_are_read_in_microseconds_or_not_at_all(ask: Ask, tmp_path: 
     with pytest.raises(ExportRejected, match="microseconds in column at, got 1 nanoseconds since 1970: round them"):
         ask(finer, f"finer.{name}")
     rewritten = finer.replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": SPARKS})
-    with pytest.raises(ExportRejected, match=r"Spark's schema in the file says, got nanoseconds in at: write"):
+    with pytest.raises(ExportRejected, match=r"Spark's schema in the file declares, got nanoseconds in at: write"):
         ask(rewritten, f"rewritten.{name}")
     inside = pa.table({"id": [1], "at": pa.array([[1]], pa.list_(pa.timestamp("ns")))})
     with pytest.raises(ExportRejected, match="nanoseconds only outside of lists and structs"):
