@@ -25,6 +25,8 @@ Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lin
 | `totals.py`, `hashed.py` | counts, sums and hashes, computed while the file is written |
 | `lakes.py` | tables of Delta, Iceberg and Hudi, which are refused as files |
 | `writing.py` | rows into a file: bytes in order, totals, ties |
+| `output.py` | the file or the folder of one run, and its manifest |
+| `sorting.py` | the columns by which DuckDB and Spark sort |
 | `rows.py` | `RowExport` |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
 | `duckdb/` | `DuckDBExport` |

@@ -16,26 +16,23 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from steadyworker.clock import Clock, SystemClock
+from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, Interrupt, SteadyWorkerError
 from steadyworker.export import Services
-from steadyworker.exports.commit import publish
-from steadyworker.exports.formats import Format, format_of
 from steadyworker.exports.hashed import HashedFile
-from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, valid_unicode, versions
-from steadyworker.exports.several import AnyWriting, FilesWriting, Split, writing_files
+from steadyworker.exports.manifest import Manifest, Total, plain, valid_unicode
+from steadyworker.exports.output import ExportOutput
+from steadyworker.exports.several import FilesWriting, Split
 from steadyworker.exports.sources import Source, check_columns, columns_of
-from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete, stage_of, sync_folder
-from steadyworker.exports.totals import Totals
-from steadyworker.exports.writing import FileWriting, writing
+from steadyworker.exports.stage import drop_incomplete, stage_of, sync_folder
+from steadyworker.exports.writing import FileWriting
 
 _HANDLE_BYTES = 60_000  # the ledger accepts 64 KiB; a position with too many groups (more than about 500) is not saved
 
@@ -121,35 +118,16 @@ class RowExport:
             Interrupt: The run must end; the position is saved.
         """
         split = Split.of(split_rows, split_bytes, partition_by)
-        chosen = format_of(ExportTarget.of(to, several=split is not None), format)
-        sums = partial(Totals, totals=totals, by=by, texts=chosen.texts)
+        output = ExportOutput(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
         if self.columns is not None:
-            sums(self.columns)  # raises before the first row if `totals` or `by` is invalid
-            chosen.head(self.columns)
-            if split is not None:
-                split.check(self.columns)
+            output.check(self.columns)  # before the first row
         with valid_unicode():
             asked = msgspec.json.encode(
-                [self.columns, chosen.options(), totals, by, self.description, plain(self.parameters)], order="sorted"
+                [self.columns, output.form.options(), totals, by, self.description, plain(self.parameters)],
+                order="sorted",
             )
-        digest = hashlib.sha256(asked).hexdigest()[:16]
-        run = partial(
-            _RowRun,
-            export=self,
-            services=services,
-            chosen=chosen,
-            split=split,
-            totals=sums,
-            asked=digest,
-            clock=SystemClock(),
-        )
-        return publish(
-            services,
-            to,
-            lambda target, stage: run(target, stage).write(),
-            if_exists=if_exists,
-            several=split is not None,
-        )
+        run = _RowRun(self, output, hashlib.sha256(asked).hexdigest()[:16])
+        return output.publish(run.write, if_exists=if_exists)
 
     def source(self, start: int) -> Iterable[Any]:
         """Return the user's rows; a callable returns the rows from row number `start` on."""
@@ -159,42 +137,28 @@ class RowExport:
 class _RowRun:
     """One run of one export, in its stage."""
 
-    def __init__(
-        self,
-        target: ExportTarget,
-        stage: StagingDir,
-        *,
-        export: RowExport,
-        services: Services,
-        chosen: Format,
-        split: Split | None,
-        totals: Callable[[Sequence[str]], Totals],
-        asked: str,
-        clock: Clock,
-    ) -> None:
-        self._export, self._services, self._format, self._totals_of = export, services, chosen, totals
-        self._split = split
-        self._columns: Sequence[str] = ()
-        self._totals: Totals  # set when the columns are known, as is `_writing`
-        self._writing: FileWriting | FilesWriting
+    def __init__(self, export: RowExport, output: ExportOutput, asked: str) -> None:
+        self._export, self._output, self._asked = export, output, asked
+        self._services, self._clock = output.services, output.clock
+        self._writing: FileWriting | FilesWriting  # set when the columns are known
         self._restored: tuple[Total, ...] = ()
-        self._asked, self._clock, self._target, self._stage = asked, clock, target, stage
-        self._resumable = chosen.resumable and split is None and callable(export.rows)
+        self._resumable = output.form.resumable and output.split is None and callable(export.rows)
         self._rows = self._saved_rows = 0
-        self._saved_at = clock.monotonic()
+        self._saved_at = self._clock.monotonic()
         self._whole = True  # False while a chunk is half written: SIGTERM can raise Interrupt at any line
 
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""
-        began = self._clock.monotonic()
-        if self._split is not None:
+        self._target, self._stage = self._output.target, self._output.stage
+        if self._output.split is None:
+            with self._begin() as out:
+                self._stream(out)
+        else:
             drop_incomplete(self._target, self._services.uid, self._services.fence)
-            made = self._stream(self._several(self._split), None)
-            return self._manifest(made, self._clock.monotonic() - began)
-        with self._begin() as out:
-            self._stream(lambda: writing(out, self._format, self._columns, self._totals, rows=self._rows), out)
-            out.sync()
-            return self._manifest(out, self._clock.monotonic() - began)
+            self._stream(None)
+        export = self._export
+        described = export.description or getattr(export.rows, "__qualname__", type(export.rows).__name__)
+        return self._output.manifest(described, export.parameters)
 
     def _begin(self) -> HashedFile:
         """Open the stage's file; it starts with the bytes that an earlier run saved, if they are intact."""
@@ -228,25 +192,12 @@ class _RowRun:
             return None  # the state belongs to another kind of export
         return position if (position.target, position.asked) == (self._target.digest, self._asked) else None
 
-    def _several(self, split: Split) -> Callable[[], AbstractContextManager[FilesWriting]]:
-        return lambda: writing_files(
-            self._stage.data,
-            self._format,
-            self._columns,
-            self._totals,
-            split=split,
-            new_totals=partial(self._totals_of, self._columns),
-        )
-
-    def _stream(self, opened: Callable[[], AbstractContextManager[AnyWriting]], out: HashedFile | None) -> AnyWriting:
-        """Write all rows; `opened` is called when columns and totals are known."""
+    def _stream(self, out: HashedFile | None) -> None:
+        """Write all rows; the file `out` has the rows of an earlier run already."""
         items = self._export.source(self._rows)
-        self._columns = self._export.columns if self._export.columns is not None else columns_of(items)
-        self._totals = self._totals_of(self._columns)
-        self._totals.include(self._restored)
-        source = Source(items, self._columns, self._clock, self._room)
-        with opened() as made:
-            self._writing = made
+        columns = self._export.columns if self._export.columns is not None else columns_of(items)
+        source = Source(items, columns, self._clock, self._room)
+        with self._output.writing(columns, out=out, rows=self._rows, totals=self._restored) as self._writing:
             try:
                 for chunk in source:
                     self._put(out, chunk)
@@ -256,7 +207,6 @@ class _RowRun:
                     with suppress(OSError, SteadyWorkerError):  # otherwise the earlier position stays valid
                         self._save(out)
                 raise
-        return made
 
     def _put(self, out: HashedFile | None, chunk: Sequence[Any]) -> None:
         self._whole = False
@@ -297,33 +247,10 @@ class _RowRun:
                 rows=self._rows,
                 bytes=out.bytes,
                 sha256=out.sha256,
-                totals=self._totals.result(),
+                totals=self._output.totals.result(),
             )
         )
         if len(position) <= _HANDLE_BYTES:
             self._services.save_export_state(position)
             drop_incomplete(self._target, self._services.uid, self._stage.fence)
         self._saved_rows, self._saved_at = self._rows, self._clock.monotonic()
-
-    def _manifest(self, out: HashedFile | FilesWriting, seconds: float) -> Manifest:
-        export = self._export
-        return Manifest(
-            uid=self._services.uid,
-            key=self._services.key,
-            queue=self._services.queue,
-            namespace=self._services.namespace,
-            fence=self._stage.fence,
-            name=self._target.path.name,
-            query=export.description or getattr(export.rows, "__qualname__", type(export.rows).__name__),
-            parameters=plain(export.parameters),
-            columns=tuple(self._columns),
-            rows=self._rows,
-            totals=self._totals.result(),
-            bytes=out.bytes,
-            sha256=out.sha256,
-            files=tuple(out.files) if isinstance(out, FilesWriting) else None,
-            format=self._format.options(),
-            versions=versions("pyarrow"),
-            timings={"write": round(seconds, 3)},
-            created_at=timestamp(self._clock),
-        )

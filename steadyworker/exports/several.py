@@ -30,7 +30,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from steadyworker.errors import ExportError, ExportRejected
@@ -276,10 +276,6 @@ class FilesWriting:
                 "make fewer files, or remove the columns with many values from by=."
             )
         self.files.append(made)
-
-
-AnyWriting = TypeVar("AnyWriting", FileWriting, FilesWriting)
-"""The writing of one file, or of several."""
 
 
 class _OpenFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,20 +67,31 @@ def test_a_folder_of_files_is_none_of_them(tmp_path: Path) -> None:
     check_files(folder / "none.parquet")
 
 
+def remote_frame(explained: Callable[[], str], conf: SimpleNamespace, views: set[str]) -> Any:
+    """Return a DataFrame of a Spark Connect session, as far as EXPLAIN needs it; `views` has the session's views."""
+
+    def sql(text: str) -> SimpleNamespace:
+        assert text in {f"EXPLAIN SELECT * FROM {view}" for view in views}
+        return SimpleNamespace(first=lambda: (explained(),))
+
+    session = SimpleNamespace(conf=conf, sql=sql, catalog=SimpleNamespace(dropTempView=views.remove))
+    return SimpleNamespace(sparkSession=session, createOrReplaceTempView=views.add)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_setting_of_the_session_is_put_back_although_the_plan_cannot_be_explained(*, fails: bool) -> None:
     """The session of a Spark Connect job, of straw."""
     settings = {"spark.sql.maxMetadataStringLength": "77"}
     seen: list[str] = []
 
-    def explained(mode: str) -> str:
+    def explained() -> str:
         seen.append(settings["spark.sql.maxMetadataStringLength"])
         if fails:
-            raise ConnectionError(mode)
+            raise ConnectionError
         return "Location: InMemoryFileIndex(1 paths)[file:/lake/t], PartitionFilters: []"
 
-    conf = SimpleNamespace(get=settings.get, set=settings.__setitem__)
-    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf), _explain_string=explained)
+    views: set[str] = set()
+    frame = remote_frame(explained, SimpleNamespace(get=settings.get, set=settings.__setitem__), views)
     if fails:
         with pytest.raises(ConnectionError):
             of_text(frame)
@@ -87,6 +99,7 @@ def test_a_setting_of_the_session_is_put_back_although_the_plan_cannot_be_explai
         assert of_text(frame).paths == ["/lake/t"]
     assert seen == [str(1 << 20)]
     assert settings == {"spark.sql.maxMetadataStringLength": "77"}
+    assert views == set(), "no view is left in the session"
 
 
 class Few(list[Any]):
@@ -104,7 +117,7 @@ def test_a_path_with_other_characters_is_looked_at_as_it_is() -> None:
     conf = SimpleNamespace(get=lambda _: "100", set=lambda *_: None)
     paths = "file:/lake/a, b, s3a://bucket/c, d, file:/e%20f]"
     text = f"Location: InMemoryFileIndex(3 paths)[{paths}], PartitionFilters: [], PushedFilters: []"
-    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf), _explain_string=lambda mode: text)
+    frame = remote_frame(lambda: text, conf, set())
     assert of_text(frame).paths == ["/lake/a, b", "s3a://bucket/c, d", "/e%20f]"]
 
     location = SimpleNamespace(toString=lambda: "file:/lake/a%20b%25")

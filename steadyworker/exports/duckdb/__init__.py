@@ -3,15 +3,15 @@
 
 ::
 
-    main thread (export.py)                         thread (session.py)
-    ───────────────────────                         ───────────────────
-    RowExport.write ←── Arrow batches, a queue ──── DuckDB: read, query, sort
-      renders, hashes, sums, publishes                spills to <stage>/spill
-      checks the job ten times a second ──────────→ `interrupt()`
+    main thread (export.py)                          thread (session.py)
+    ───────────────────────                          ───────────────────
+    rows into the output ←── Arrow batches, a queue ── DuckDB: read, query, sort
+      renders, hashes, sums, splits                    spills to <stage>/spill
+      checks the job ten times a second ───────────→ `interrupt()`
 
 | file | content |
 |---|---|
-| `export.py` | `DuckDBExport`, and the rows of a query as an Arrow reader |
+| `export.py` | `DuckDBExport`, and the rows of a query as Arrow batches |
 | `session.py` | one connection of DuckDB: its settings, the sorted query, the meaning of its errors |
 | `tables.py` | Parquet, CSV and JSON Lines as tables |
 | `ddl.py` | a schema such as `id BIGINT, amount DECIMAL(12,2)` |

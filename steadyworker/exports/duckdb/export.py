@@ -1,5 +1,5 @@
 """
-`DuckDBExport`: the query, and its sorted rows for `RowExport`.
+`DuckDBExport`: the query, and its sorted rows for the file.
 
 DuckDB works on a thread, so that the main thread can end it at any time.
 The thread puts at most four batches into a queue, and then waits for the main thread.
@@ -8,30 +8,32 @@ The thread puts at most four batches into a queue, and then waits for the main t
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportRejected
 from steadyworker.export import Services
 from steadyworker.exports.duckdb.postgres import PostgresCopies
 from steadyworker.exports.duckdb.session import SortedQuery, check_finite, connect, failure, lock
 from steadyworker.exports.duckdb.tables import add_files
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.rows import RowExport
-from steadyworker.exports.spark.params import from_param, to_param
+from steadyworker.exports.output import ExportOutput
+from steadyworker.exports.several import Split
+from steadyworker.exports.sorting import check_sorted
+from steadyworker.exports.sources import Source, arrow
+from steadyworker.exports.spark.params import Value, from_param, to_param
 from steadyworker.exports.spark.protocol import FileSource
 from steadyworker.exports.spark.tables import Table, source
-from steadyworker.exports.stage import ExportTarget, StagingDir, stage_of
+from steadyworker.exports.stage import StagingDir, drop_incomplete
+from steadyworker.text.versions import version
 from steadyworker.units import parse_size
-
-Value = str | int | float | bool | Decimal | date | datetime | None
 
 _BATCHES = 4
 _POLL = 0.1  # seconds from a request to end until DuckDB receives it
@@ -80,12 +82,7 @@ class DuckDBExport:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.query.strip():
-            raise ExportRejected("Expected a query in DuckDB's SQL, got an empty one: write the query.")
-        if isinstance(self.order_by, str) or not self.order_by:
-            raise ExportRejected(
-                f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name columns that together are unique."
-            )
+        check_sorted(self.query, self.order_by, "DuckDB's SQL")
         if self.memory < _LEAST:
             raise ExportRejected(f"Expected a memory_limit of at least 64 MB, got {self.memory_limit!r}: raise it.")
         if self.threads is not None and self.threads < 1:
@@ -110,9 +107,12 @@ class DuckDBExport:
         totals: Mapping[str, str] | None = None,
         by: Sequence[str] = (),
         if_exists: str = "fail",
+        split_rows: int | None = None,
+        split_bytes: int | None = None,
+        partition_by: Sequence[str] = (),
     ) -> Manifest:
         """
-        Make the file, whole or not at all, and return its manifest.
+        Make the file or the folder of files, whole or not at all, and return its manifest.
 
         Raises:
             TargetExists: Another job's file is at the target.
@@ -120,15 +120,49 @@ class DuckDBExport:
             ExportError: DuckDB is not installed, memory or disk are too small, or a table cannot be read now.
             Interrupt: The run must end; DuckDB has ended, too.
         """
-        stage = stage_of(ExportTarget.of(to), services.uid, services.fence)
-        with closing(SortedRows(self, services, stage)) as rows:
-            made = RowExport(rows, description=self.query, parameters=self.params or {})
-            return made.write(services, to, format=format, totals=totals, by=by, if_exists=if_exists)
+        split = Split.of(split_rows, split_bytes, partition_by)
+        output = ExportOutput(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
+        return output.publish(lambda: self._write(output), if_exists=if_exists)
+
+    def _write(self, output: ExportOutput) -> Manifest:
+        services = output.services
+        drop_incomplete(output.target, services.uid, output.stage.fence)
+        with closing(SortedRows(self, services, output.stage)) as rows:
+            begun = rows.begin()
+            with output.writing(begun.columns, keys=begun.keys) as made:
+                for chunk in Source(rows, begun.columns, output.clock, lambda: sys.maxsize):
+                    made.add(chunk)
+                    services.progress(made.rows, None)
+                    services.check()
+        return output.manifest(
+            self.query,
+            self.params or {},
+            tools={**begun.versions, "duckdb": version("duckdb")},
+            snapshot=begun.snapshot,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BegunQuery:
+    """
+    What is known of a query before its first row.
+
+    Attributes:
+        columns: The names of the columns.
+        keys: The places of the columns by which the rows are sorted.
+        snapshot: A description of the databases' snapshots; None without a database.
+        versions: The versions of the databases, by name.
+    """
+
+    columns: Sequence[str]
+    keys: Sequence[int]
+    snapshot: str | None
+    versions: Mapping[str, str]
 
 
 class SortedRows:
     """
-    The rows of an export's query, as an Arrow reader; the query begins when a caller asks for the schema.
+    The rows of an export's query, as Arrow batches.
 
     Args:
         export: The export.
@@ -147,18 +181,19 @@ class SortedRows:
         self._connection: Any = None
         self._rows, self._moved = 0, (-1, 0)
 
-    @property
-    def schema(self) -> Any:
-        """The Arrow schema of the rows; the first use begins the query."""
-        self._begin()
-        return self._schema
+    def begin(self) -> BegunQuery:
+        """Begin the query, and return when DuckDB has checked it; raise its errors."""
+        params = self._export.params or {}
+        self._params = {name: from_param(to_param(name, value)) for name, value in params.items()}
+        self._sources = {name: source(name, table) for name, table in self._export.tables.items()}
+        self._thread.start()
+        begun: BegunQuery = self._next()
+        return begun
 
     def __iter__(self) -> Iterator[Any]:
-        self._begin()
         while (batch := self._next()) is not None:
             self._rows += batch.num_rows
             yield batch
-        self.close()  # before the stage is complete, because a complete stage has only the file
 
     def close(self) -> None:
         """End the query, wait until DuckDB has ended, and remove its folder."""
@@ -172,16 +207,6 @@ class SortedRows:
                 self._queue.get(timeout=_POLL)
             self._thread.join(0.001)
         shutil.rmtree(self._spill, ignore_errors=True)
-
-    def _begin(self) -> None:
-        """Start the thread, if it has not started, and wait for the schema."""
-        if self._thread.ident is not None:
-            return
-        params = self._export.params or {}
-        self._params = {name: from_param(to_param(name, value)) for name, value in params.items()}
-        self._sources = {name: source(name, table) for name, table in self._export.tables.items()}
-        self._thread.start()
-        self._schema = self._next()
 
     def _next(self) -> Any:
         """Return what the thread has put into the queue; raise its error."""
@@ -212,25 +237,20 @@ class SortedRows:
             self._services.progress(self._rows, None, f"DuckDB has done {percent} %")
 
     def _run(self) -> None:
-        """Run the query on the thread, and put its schema, its batches and None into the queue; or its error."""
+        """Run the query on the thread, and put a `BegunQuery`, the batches and None into the queue; or an error."""
         try:
             self._spill.mkdir()
             with closing(connect(self._spill, self._export.memory, self._export.threads)) as connection:
                 self._connection = connection
                 self._cancels.append(connection.interrupt)
-                query = self._query(connection)
-                self._put(query.schema)
-                for batch in query.read():
-                    check_finite(batch)
-                    self._put(batch)
-                del query
+                self._put_rows(connection)
             self._put(None)
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self._put(error)
         finally:
             self._cancels.clear()
 
-    def _query(self, connection: Any) -> SortedQuery:
+    def _put_rows(self, connection: Any) -> None:
         copies, paths = PostgresCopies(self._services.uid, self._failures, self._cancels), list[str]()
         with closing(copies):
             for name, table in self._sources.items():
@@ -239,7 +259,13 @@ class SortedRows:
                 else:
                     copies.copy(connection, name, table)
         lock(connection, paths)
-        return SortedQuery(connection, self._export.query, self._params, self._export.order_by)
+        query = SortedQuery(connection, self._export.query, self._params, self._export.order_by)
+        self._put(BegunQuery(query.columns, query.keys, copies.snapshot, copies.versions))
+        reader = query.read()
+        self._put(arrow().RecordBatch.from_pylist([], reader.schema))  # the types of a file without rows
+        for batch in reader:
+            check_finite(batch)
+            self._put(batch)
 
     def _put(self, found: Any) -> None:
         if not self._stopped.is_set():

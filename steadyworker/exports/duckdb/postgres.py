@@ -16,7 +16,6 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
@@ -25,6 +24,7 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.duckdb.ddl import DATE, ReadColumn, columns_of, quoted
 from steadyworker.exports.duckdb.tables import ArrowStream, add_stream
 from steadyworker.exports.sources import arrow
+from steadyworker.exports.spark.jdbc import STATE, read_password
 from steadyworker.exports.spark.protocol import Database
 from steadyworker.text.redaction import REDACTED
 
@@ -61,12 +61,22 @@ class PostgresCopies:
         uid: The job's uid, for the `application_name` of the connections.
         failures: Receives the error that ends a copy.
         cancels: Receives a function that ends a copy from another thread.
+
+    Attributes:
+        versions: The versions of the databases, by name.
     """
 
     def __init__(self, uid: str, failures: list[Exception], cancels: list[Callable[[], object]]) -> None:
         self._uid, self._failures, self._cancels = uid, failures, cancels
         self._opened: dict[tuple[Any, ...], Any] = {}
+        self._snapshots: list[str] = []
         self._stack = ExitStack()
+        self.versions: dict[str, str] = {}
+
+    @property
+    def snapshot(self) -> str | None:
+        """A description of the databases' snapshots, or None if no table was copied."""
+        return "; ".join(self._snapshots) or None
 
     def copy(self, connection: Any, name: str, source: Database) -> None:
         """
@@ -81,7 +91,7 @@ class PostgresCopies:
                 f"Expected a table of PostgreSQL as table {name!r}, got one of SQLite: use RowExport with a cursor of sqlite3."
             )
         psycopg = _psycopg()
-        password = _password(source)
+        password = read_password(source, os.environ)
         try:
             opened = self._open(psycopg, source, password)
             opened.execute(f"SET LOCAL statement_timeout = {int(source.statement_timeout * 1000)}")
@@ -142,6 +152,8 @@ class PostgresCopies:
                 **({"search_path": path} if path else {}),
             }.items():
                 opened.execute("SELECT set_config(%s, %s, true)", (setting, value))
+            self.versions["postgres"], state = opened.execute(f"SELECT {STATE}").fetchone()
+            self._snapshots.append(f"postgresql://{source.place} {state}")
             self._opened[key] = opened
         return self._opened[key]
 
@@ -235,23 +247,3 @@ def _psycopg() -> Any:
             "Expected psycopg for a table of PostgreSQL, got none: pip install 'steadyworker[postgres]'."
         ) from error
     return psycopg
-
-
-def _password(source: Database) -> str | None:
-    """Return the password; raise ExportError if it is missing."""
-    if source.password_env is not None:
-        if (found := os.environ.get(source.password_env)) is None:
-            raise ExportError(
-                f"Expected the password for {source.place} in the environment variable {source.password_env}, got none there: "
-                "set it where the worker is started."
-            )
-        return found
-    if source.password_file is None:
-        return None
-    try:
-        return Path(source.password_file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-    except (OSError, UnicodeError) as error:
-        raise ExportError(
-            f"Expected the password for {source.place} in {source.password_file}, got {type(error).__name__}: "
-            "correct password_file, or who may read it."
-        ) from error

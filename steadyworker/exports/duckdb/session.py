@@ -9,16 +9,13 @@ from typing import Any
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.duckdb.ddl import quoted
+from steadyworker.exports.sorting import MORE_KEYS, Key
 from steadyworker.exports.sources import arrow
 from steadyworker.text.redaction import redact
 from steadyworker.units import size_text
 
-MOST_TIES = 16
-"""The most columns that the sort adds to those of `order_by`."""
-
 _OF_A_THREAD = 128_000_000  # bytes; a sort of nine columns works with 32 MB for each thread, and not with 16 (measured)
 _CELLS, _FEWEST, _MOST = 500_000, 1_024, 16_384  # cells and rows of a batch
-_DIRECTION = re.compile(r"(.*\S)\s+(ASC|DESC)", re.IGNORECASE | re.DOTALL)
 # Texts, names and comments are skipped, and so are casts (`::`); `a:b` in a struct or a slice is no parameter.
 _PARAMETER = re.compile(
     r"""[eE]'(?:\\.|''|[^'\\])*'|'(?:''|[^'])*'|"(?:""|[^"])*"|--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\1\$|::"""
@@ -91,6 +88,10 @@ class SortedQuery:
         params: The values of its parameters.
         order_by: The columns to sort by.
 
+    Attributes:
+        columns: The names of the columns.
+        keys: The places of the columns by which the rows are sorted: those of `order_by`, and others that decide ties.
+
     Raises:
         ExportRejected: The query is not one SELECT, lacks a parameter, or has columns that an export cannot sort or write.
     """
@@ -110,14 +111,16 @@ class SortedQuery:
         found = connection.sql(body, params=self._params)
         self._kinds = dict(zip(found.columns, found.types, strict=True))
         self._check(found.columns)
-        self._rows = f"SELECT {', '.join(map(self._column, self._kinds))} FROM (\n{body}\n)"  # noqa: S608 - the user's own SQL
-        self._order = ", ".join(self._keys(order_by))
-        self.schema = connection.sql(f"{self._rows} LIMIT 0", params=self._params).to_arrow_reader().schema
+        self.columns = tuple(found.columns)
+        keys = self._sort_keys(order_by)
+        self.keys = [self.columns.index(key.name) for key in keys]
+        columns, order = ", ".join(map(self._column, self.columns)), ", ".join(map(self._ordered, keys))
+        self._sql = f"SELECT {columns} FROM (\n{body}\n) ORDER BY {order}"  # noqa: S608 - the user's own SQL
 
     def read(self) -> Any:
         """Run the query, and return an Arrow reader of its sorted rows."""
         rows = max(_FEWEST, min(_MOST, _CELLS // len(self._kinds)))
-        return self._connection.sql(f"{self._rows} ORDER BY {self._order}", params=self._params).to_arrow_reader(rows)
+        return self._connection.sql(self._sql, params=self._params).to_arrow_reader(rows)
 
     def _check(self, names: Sequence[str]) -> None:
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -137,28 +140,27 @@ class SortedQuery:
         wide = self._kinds[name].id == "uhugeint"
         return f"CAST({quoted(name)} AS HUGEINT) AS {quoted(name)}" if wide else quoted(name)
 
-    def _keys(self, order_by: Sequence[str]) -> list[str]:
-        """Return the keys of the sort, with NULL as the smallest value: the given ones, and others that decide ties."""
-        keys: dict[str, str] = {}
-        for text in order_by:
-            match = None if text in self._kinds else _DIRECTION.fullmatch(text)
-            name, direction = (match[1], match[2].upper()) if match else (text, "ASC")
-            if name not in self._kinds:
+    def _sort_keys(self, order_by: Sequence[str]) -> list[Key]:
+        """Return the columns of `order_by`, and at most 16 more."""
+        keys: dict[str, Key] = {}
+        for key in (Key.of(text, self.columns) for text in order_by):
+            if key.name not in self._kinds:
                 raise ExportRejected(
-                    f"Expected order_by to name columns of the query ({', '.join(self._kinds)}), got {name!r}: correct the name."
+                    f"Expected order_by to name columns of the query ({', '.join(self._kinds)}), got {key.name!r}: correct the name."
                 )
-            if self._kinds[name].id == "map":
+            if self._kinds[key.name].id == "map":
                 raise ExportRejected(
-                    f"Expected columns with an order in order_by, got {name!r}, a map: choose another."
+                    f"Expected columns with an order in order_by, got {key.name!r}, a map: choose another."
                 )
-            keys.setdefault(name, direction)
-        others = [name for name, kind in self._kinds.items() if name not in keys and kind.id not in _UNSORTED]
-        keys |= dict.fromkeys(others[:MOST_TIES], "ASC")
-        return [f"{self._key(name)} {how} NULLS {'FIRST' if how == 'ASC' else 'LAST'}" for name, how in keys.items()]
+            keys.setdefault(key.name, key)
+        more = [name for name, kind in self._kinds.items() if name not in keys and kind.id not in _UNSORTED]
+        return [*keys.values(), *map(Key, more[:MORE_KEYS])]
 
-    def _key(self, name: str) -> str:
-        """Return what to sort by; DuckDB would sort an ENUM by the order of its declaration, and not by its texts."""
-        return f"CAST({quoted(name)} AS VARCHAR)" if self._kinds[name].id == "enum" else quoted(name)
+    def _ordered(self, key: Key) -> str:
+        """Return the key in SQL: NULL is the smallest value; DuckDB would sort an ENUM by its declaration, and not by its texts."""
+        column = quoted(key.name)
+        column = f"CAST({column} AS VARCHAR)" if self._kinds[key.name].id == "enum" else column
+        return f"{column} {'DESC NULLS LAST' if key.descending else 'ASC NULLS FIRST'}"
 
 
 def check_finite(batch: Any) -> None:

@@ -7,7 +7,6 @@ A text file is a `ArrowStream` of Arrow batches from pyarrow, which refuses each
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -20,6 +19,7 @@ from steadyworker.exports.duckdb.ddl import ReadColumn, columns_of, quoted
 from steadyworker.exports.duckdb.session import literal
 from steadyworker.exports.sources import arrow, check_columns
 from steadyworker.exports.spark.protocol import FileSource
+from steadyworker.exports.spark.tables import data_files
 
 _BLOCK = 4 << 20  # bytes; no line of a text file may be longer
 _MOST_DIGITS = 38
@@ -73,7 +73,7 @@ def add_files(connection: Any, name: str, source: FileSource, failures: list[Exc
         raise ExportRejected(
             f"Expected local files for table {name!r}, got {source.path}: copy them here, or use SparkExport."
         )
-    files = _files(source.path)
+    files = [str(file) for file in data_files(Path(source.path)) if file.stat().st_size]
     if not files:
         raise ExportError(
             f"Expected a file or a folder of files for table {name!r}, got {source.path}: correct the path."
@@ -88,17 +88,6 @@ def add_files(connection: Any, name: str, source: FileSource, failures: list[Exc
     stream = ArrowStream(schema, lambda: _read(schema, batches, files, parts), failures)
     add_stream(connection, name, [*columns, *(ReadColumn(key, None) for key, _ in parts.fields)], stream)
     return []
-
-
-def _files(path: str) -> list[str]:
-    """Return the files that Spark would read: with data, and with a name that begins with neither `_` nor `.`."""
-    if Path(path).is_file():
-        return [path]
-    found = []
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if name[0] not in "_."]
-        found += [Path(folder, name) for name in files if name[0] not in "_."]
-    return sorted(str(file) for file in found if file.stat().st_size)
 
 
 def _add_parquet(connection: Any, name: str, source: FileSource, files: list[str]) -> None:

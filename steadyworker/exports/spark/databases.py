@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -21,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.drivers import DRIVERS
+from steadyworker.exports.spark.jdbc import read_password
 from steadyworker.exports.spark.postgres import Postgres
 from steadyworker.exports.spark.protocol import Database
 from steadyworker.text.redaction import REDACTED
@@ -103,7 +103,9 @@ class Databases:
         key = (source.place, source.user or "", source.password_env or "", source.password_file or "")
         if key not in self._opened:
             self._check_driver()
-            self._opened[key] = Postgres(self._jvm, source, self._password(source), self._application)
+            if password := read_password(source, self._environ):
+                self._secrets.add(password)
+            self._opened[key] = Postgres(self._jvm, source, password, self._application)
         return self._opened[key]
 
     def _check_driver(self) -> None:
@@ -115,28 +117,6 @@ class Databases:
             raise ExportError(
                 f"Expected the JDBC driver of {driver.name}, {driver.class_name}, got no such class in Spark: {driver.remedy}."
             ) from error
-
-    def _password(self, source: Database) -> str | None:
-        if source.password_env is not None:
-            found = self._environ.get(source.password_env)
-            if found is None:
-                raise ExportError(
-                    f"Expected the password for {source.place} in the environment variable {source.password_env}, got none there: "
-                    "set it where the worker is started."
-                )
-        elif source.password_file is not None:
-            try:
-                found = Path(source.password_file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-            except (OSError, UnicodeError) as error:
-                raise ExportError(
-                    f"Expected the password for {source.place} in {source.password_file}, got {type(error).__name__}: "
-                    "correct password_file, or who may read it."
-                ) from error
-        else:
-            return None
-        if found:
-            self._secrets.add(found)
-        return found
 
 
 def application_name(job: str) -> str:

@@ -12,28 +12,26 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from steadyworker.clock import Clock, SystemClock
+from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.export import Services
-from steadyworker.exports.commit import publish
-from steadyworker.exports.formats import Format, format_of
-from steadyworker.exports.hashed import HashedFile
-from steadyworker.exports.manifest import Manifest, plain, timestamp, valid_unicode, versions
-from steadyworker.exports.several import AnyWriting, FilesWriting, Split, writing_files
+from steadyworker.exports.formats import Format
+from steadyworker.exports.manifest import Manifest, valid_unicode
+from steadyworker.exports.output import ExportOutput
+from steadyworker.exports.several import FilesWriting, Split
+from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.handle import SessionNames
 from steadyworker.exports.spark.pace import note
-from steadyworker.exports.spark.params import to_param
+from steadyworker.exports.spark.params import Value, to_param
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
@@ -44,15 +42,12 @@ from steadyworker.exports.spark.protocol import (
     parts_of,
 )
 from steadyworker.exports.spark.tables import Table, source
-from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete
-from steadyworker.exports.totals import Totals
-from steadyworker.exports.writing import FileWriting, writing
+from steadyworker.exports.stage import drop_incomplete
+from steadyworker.exports.writing import FileWriting
 from steadyworker.text.redaction import redact
 
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 16 << 20
 _SORTS = "Spark sorts the rows"
-
-Value = str | int | float | bool | Decimal | date | datetime | None
 
 SERVICE = "spark"
 """The name under which a worker process registers its `SparkService`."""
@@ -85,12 +80,7 @@ class SparkExport:
     params: Mapping[str, Value] | None = None
 
     def __post_init__(self) -> None:
-        if not self.text.strip():
-            raise ExportRejected("Expected a query in Spark SQL, got an empty one: write the query.")
-        if isinstance(self.order_by, str) or not self.order_by:
-            raise ExportRejected(
-                f"Expected columns to sort by, as a tuple, got {self.order_by!r}: name columns that together are unique."
-            )
+        check_sorted(self.text, self.order_by, "Spark SQL")
 
     @property
     def text(self) -> str:
@@ -121,16 +111,8 @@ class SparkExport:
             Interrupt: The run must end; Spark's job is cancelled, too.
         """
         split = Split.of(split_rows, split_bytes, partition_by)
-        chosen = format_of(ExportTarget.of(to, several=split is not None), format)
-        return publish(
-            services,
-            to,
-            lambda target, stage: _SparkRun(
-                self, services, chosen, split, dict(totals or {}), tuple(by), target, stage
-            ).write(),
-            if_exists=if_exists,
-            several=split is not None,
-        )
+        output = ExportOutput(services, to, SystemClock(), format=format, totals=totals, by=by, split=split)
+        return output.publish(_SparkRun(self, output).write, if_exists=if_exists)
 
     def plan(self, form: Format, sums: Sequence[str], by: Sequence[str], parts: Path) -> ExportPlan:
         """
@@ -160,94 +142,36 @@ class SparkExport:
 class _SparkRun:
     """One run of one export, in its stage."""
 
-    def __init__(
-        self,
-        export: SparkExport,
-        services: Services,
-        form: Format,
-        split: Split | None,
-        totals: Mapping[str, str],
-        by: Sequence[str],
-        target: ExportTarget,
-        stage: StagingDir,
-    ) -> None:
-        self._export, self._services, self._form, self._sums, self._by = export, services, form, totals, by
-        self._split, self._target, self._stage = split, target, stage
-        self._clock: Clock = SystemClock()
+    def __init__(self, export: SparkExport, output: ExportOutput) -> None:
+        self._export, self._output = export, output
+        self._services, self._clock = output.services, output.clock
         self._started = ExportStarted("", ())
-        self._totals: Totals  # set when the columns are known
 
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""
-        began = self._clock.monotonic()
+        began, stage = self._clock.monotonic(), self._output.stage
         arrow("SparkExport")
-        drop_incomplete(self._target, self._services.uid, self._stage.fence)
-        parts = self._stage.path / "parts"
-        done, versions_ = self._sorted(parts)
+        drop_incomplete(self._output.target, self._services.uid, stage.fence)
+        parts = stage.path / "parts"
+        done, versions = self._sorted(parts)
         spark = self._clock.monotonic()
-        out: HashedFile | FilesWriting
-        if self._split is None:
-            with HashedFile(self._stage.data) as out:
-                made: FileWriting | FilesWriting = self._join(
-                    writing(out, self._form, self._columns, self._totals, keys=self._keys), done.parts
-                )
-                out.sync()
-        else:
-            out = made = self._join(
-                writing_files(
-                    self._stage.data,
-                    self._form,
-                    self._columns,
-                    self._totals,
-                    split=self._split,
-                    new_totals=self._new_totals,
-                    keys=self._keys,
-                ),
-                done.parts,
-            )
+        columns = [name for name, _ in self._started.columns]
+        with self._output.writing(columns, keys=[*map(columns.index, self._started.sorted_by)]) as made:
+            self._join(made, done.parts)
         shutil.rmtree(parts, ignore_errors=True)
         ended = self._clock.monotonic()
-        return Manifest(
-            uid=self._services.uid,
-            key=self._services.key,
-            queue=self._services.queue,
-            namespace=self._services.namespace,
-            fence=self._stage.fence,
-            name=self._target.path.name,
-            query=self._export.text,
-            parameters=plain(self._export.params or {}),
+        return self._output.manifest(
+            self._export.text,
+            self._export.params or {},
+            tools=versions | self._started.versions,
+            timings={"spark": round(spark - began, 3), "join": round(ended - spark, 3)},
             snapshot=done.snapshot,
-            columns=self._columns,
-            rows=made.rows,
-            ties=made.ties.count,
-            totals=self._totals.result(),
-            bytes=out.bytes,
-            sha256=out.sha256,
-            files=tuple(out.files) if isinstance(out, FilesWriting) else None,
-            format=self._form.options(),
-            versions=versions("pyarrow") | versions_ | self._started.versions,
-            timings={
-                "spark": round(spark - began, 3),
-                "join": round(ended - spark, 3),
-                "write": round(ended - began, 3),
-            },
-            created_at=timestamp(self._clock),
         )
-
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self._started.columns)
-
-    @property
-    def _keys(self) -> list[int]:
-        return [self._columns.index(name) for name in self._started.sorted_by]
-
-    def _new_totals(self) -> Totals:
-        return Totals(self._columns, self._sums, self._by, self._form.texts)
 
     def _sorted(self, parts: Path) -> tuple[ExportDone, dict[str, str]]:
         """Let Spark write sorted parts; return its last event, and the versions of its software."""
-        plan = self._export.plan(self._form, tuple(self._sums), self._by, parts)
+        output = self._output
+        plan = self._export.plan(output.form, tuple(output.sums), output.by, parts)
         names = SessionNames(self._services)
         last: ExportDone | None = None
         versions_: dict[str, str] = {}
@@ -259,15 +183,11 @@ class _SparkRun:
                         self._started = started
                         names.began(started.where)
                         _drop(parts, started.job, event.get("submissions", 1))
-                        # Raises before the query runs, as in every export.
-                        self._totals = self._new_totals()
-                        self._form.head(self._columns)
-                        if self._split is not None:
-                            self._split.check(self._columns)
+                        output.check([name for name, _ in started.columns])  # raises before the query runs
                     case ExportProgress() as moved:
                         self._services.progress(moved.done, moved.total, _SORTS)
                     case ExportFailed(kind=kind, text=text):
-                        self._stage.remove()
+                        output.stage.remove()
                         failure = ExportRejected if kind == "rejected" else ExportError
                         raise failure(f"Spark did not make the export ({kind}): {redact(text)}")
                     case ExportDone() as done:
@@ -276,22 +196,20 @@ class _SparkRun:
             raise ExportError("Expected the result of Spark's job, got none: the next run repeats the export.")
         return last, versions_
 
-    def _join(self, opened: AbstractContextManager[AnyWriting], parts: Sequence[str]) -> AnyWriting:
-        """Write the rows of the parts, and return the writing."""
+    def _join(self, made: FileWriting | FilesWriting, parts: Sequence[str]) -> None:
+        """Write the rows of the parts."""
         expected, began = sum(map(_rows, parts)), self._clock.monotonic()
-        with opened as made:
-            for part in parts:
-                for batch in _batches(part):
-                    made.add([batch])
-                    seconds = self._clock.monotonic() - began
-                    self._services.progress(made.rows, expected, note(made.rows, expected, seconds))
-                    self._services.check()
+        for part in parts:
+            for batch in _batches(part):
+                made.add([batch])
+                seconds = self._clock.monotonic() - began
+                self._services.progress(made.rows, expected, note(made.rows, expected, seconds))
+                self._services.check()
         if made.rows != expected:
             raise ExportError(
                 f"Expected {expected} rows, as in the indexes of Spark's parts, got {made.rows}, so nothing was published: "
-                f"see what changes files under {self._stage.path}; the next run repeats the export."
+                f"see what changes files under {self._output.stage.path}; the next run repeats the export."
             )
-        return made
 
 
 @contextmanager

@@ -10,8 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from steadyworker.errors import ExportRejected
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.protocol import Database
+
+STATE = """current_setting('server_version'), format('at %s, LSN %s, transactions %s',
+    to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+    CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, pg_current_snapshot())"""
+"""The expressions for the server's version, and for a description of the transaction's snapshot."""
 
 _QUERY = re.compile(r"(select|with|values|table)\b", re.IGNORECASE)
 _PART = r'(?:\w[\w$]*|"(?:[^"]|"")+")'
@@ -157,3 +162,28 @@ def _relation(table: str) -> str:
             "quote a name with other characters, '\"my table\"'."
         )
     return text
+
+
+def read_password(source: Database, environ: Mapping[str, str]) -> str | None:
+    """
+    Return the password for a database; None if the user named none.
+
+    Raises:
+        ExportError: The environment variable is missing, or the file cannot be read.
+    """
+    if source.password_env is not None:
+        if (found := environ.get(source.password_env)) is None:
+            raise ExportError(
+                f"Expected the password for {source.place} in the environment variable {source.password_env}, got none there: "
+                "set it where the worker is started."
+            )
+        return found
+    if source.password_file is None:
+        return None
+    try:
+        return Path(source.password_file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeError) as error:
+        raise ExportError(
+            f"Expected the password for {source.place} in {source.password_file}, got {type(error).__name__}: "
+            "correct password_file, or who may read it."
+        ) from error

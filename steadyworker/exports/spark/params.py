@@ -12,6 +12,9 @@ import msgspec
 
 from steadyworker.errors import ExportRejected
 
+Value = str | int | float | bool | Decimal | date | datetime | None
+"""The value of a parameter."""
+
 _DIGITS = 38
 
 

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.drivers import DRIVERS
 from steadyworker.exports.spark.exact import places, rounded
+from steadyworker.exports.spark.jdbc import STATE
 from steadyworker.exports.spark.protocol import Database
 
 _ROWS_A_RANGE = 250_000
@@ -40,10 +41,7 @@ _SLACK = 30  # seconds from the server's limit to the driver's cancel, and from 
 _HOLD = """SELECT set_config(name, '0', true) FROM pg_settings
            WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')"""
 _ASK = "SET LOCAL client_connection_check_interval = 1000"
-_SNAPSHOT = """SELECT pg_export_snapshot(), current_setting('server_version_num'), current_setting('server_version'),
-    pg_current_snapshot()::text,
-    CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text,
-    to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+_SNAPSHOT = f"SELECT pg_export_snapshot(), current_setting('server_version_num'), {STATE}"
 _CANCEL = """SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
              WHERE application_name = current_setting('application_name') AND usename = current_user AND pid <> pg_backend_pid()"""
 _DAY, _MOMENT = "YYYY-MM-DD", "YYYY-MM-DD HH24:MI:SS.US"
@@ -102,12 +100,12 @@ class Postgres:
             ):
                 self._execute(statement)
             self._rows(_HOLD)
-            ((self._id, number, self.version, snapshot, lsn, now),) = self._rows(_SNAPSHOT)
+            ((self._id, number, self.version, state),) = self._rows(_SNAPSHOT)
             self._asks = int(number) >= _ASKS_FOR_CLIENT and self._ask()
         except Py4JError:
             self.close()
             raise
-        self.snapshot = f"postgresql://{source.place} at {now}, LSN {lsn}, transactions {snapshot}"
+        self.snapshot = f"postgresql://{source.place} {state}"
 
     def options(self, name: str, source: Database) -> dict[str, str]:
         """

@@ -12,15 +12,14 @@ Hadoop passes a schema as configuration, and would replace a variable such as `$
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from steadyworker.errors import ExportRejected
+from steadyworker.exports.sorting import MORE_KEYS, Key
 from steadyworker.exports.spark.protocol import ExportPlan
 
 VARIABLE = "${"
@@ -29,25 +28,10 @@ VARIABLE = "${"
 WHOLE = frozenset({"byte", "short", "integer", "long"})
 """The names of Spark's types of integers (`DataType.typeName`)."""
 
-_MORE = 16  # the largest number of sort columns that are not in `order_by`
 _WORDS = frozenset({"string", "char", "varchar", "void"})
 _SORTED = WHOLE | _WORDS | {"float", "double", "decimal", "boolean", "date", "timestamp", "timestamp_ntz", "time"}
 _SUMMED = WHOLE | {"decimal"}
 _GROUPED = _SORTED - {"float", "double", "decimal"}
-_DIRECTION = re.compile(r"(.*\S)\s+(ASC|DESC)", re.IGNORECASE | re.DOTALL)
-
-
-class Key(NamedTuple):
-    """A column to sort by."""
-
-    name: str
-    descending: bool = False
-
-    @classmethod
-    def of(cls, text: str, columns: Sequence[str]) -> Key:
-        """Return the key for a text: the name of one of `columns`, which `ASC` or `DESC` can follow, as in SQL."""
-        match = None if text in columns else _DIRECTION.fullmatch(text)
-        return cls(match[1], match[2].upper() == "DESC") if match else cls(text)
 
 
 def column(name: str) -> Column:
@@ -89,7 +73,7 @@ def keys_of(schema: StructType, plan: ExportPlan) -> list[Key]:
     more = [
         field.name for field in schema.fields if field.name not in sorted_by and field.dataType.typeName() in _SORTED
     ]
-    return [*given, *map(Key, more[:_MORE])]
+    return [*given, *map(Key, more[:MORE_KEYS])]
 
 
 def in_order(result: DataFrame, keys: Sequence[Key], given: int) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -91,14 +91,17 @@ def _format(name: str, path: str) -> str:
     return found
 
 
-def _first(name: str, path: Path) -> Path:
-    """Return the first file that Spark would read; Spark ignores names that begin with `_` or `.`."""
+def data_files(path: Path) -> Iterator[Path]:
+    """Yield the files that Spark would read, in the order of their names; Spark ignores names that begin with `_` or `.`."""
     if path.is_file():
-        return path
+        yield path
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if name[0] not in "_.")
-        seen = sorted(name for name in files if name[0] not in "_.")
-        if seen:
-            return Path(folder, seen[0])
+        yield from (Path(folder, name) for name in sorted(files) if name[0] not in "_.")
+
+
+def _first(name: str, path: Path) -> Path:
+    for file in data_files(path):
+        return file
     what = "which has no files" if path.is_dir() else "which does not exist"
     raise ExportError(f"Expected a file or a folder of files for table {name!r}, got {path}, {what}: correct the path.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,21 @@ def test_a_schema_gives_a_numeric_its_places_and_never_rounds(database: str, tmp
     assert lines(tmp_path, "SELECT * FROM t", given) == ["id,amount", "1,1.2500"]
     with pytest.raises(ExportRejected, match=r"table 't' that fit their columns exactly, got: .*data loss"):
         lines(tmp_path, "SELECT * FROM t", {"t": table(database, "sums", schema="amount DECIMAL(20,1)")})
+
+
+def test_the_manifest_has_the_snapshot_and_the_version_of_the_server(database: str, tmp_path: Path) -> None:
+    fill(database, 3)
+    with psycopg.connect(database, autocommit=True) as holder:
+        ((now, server),) = holder.execute("SELECT pg_current_xact_id(), current_setting('server_version')")
+    made = DuckDBExport("SELECT id FROM p", tables={"p": table(database)}, order_by=("id",)).write(
+        FakeServices(tmp_path / "ledger"), tmp_path / "out.csv"
+    )
+    place = re.escape(without_password(database).rpartition("@")[2])
+    next_one = int(now) + 1
+    assert re.fullmatch(
+        rf"postgresql://{place} at 20\S+Z, LSN \w+/\w+, transactions {next_one}:{next_one}:", made.snapshot or ""
+    )
+    assert made.versions["postgres"] == server
 
 
 def test_an_empty_table_has_its_columns(database: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,58 @@ def test_other_columns_decide_between_equal_keys(tmp_path: Path) -> None:
     keys = [tuple(map(int, line.split(",")[:4])) for line in found]
     assert keys == sorted(keys, key=lambda key: (-key[3], key[:3]))
     assert len(set(keys)) == 16
+
+
+@pytest.mark.parametrize(
+    ("query", "ties"),
+    [
+        ("SELECT i // 3 AS id FROM range(9) AS t(i)", 6),
+        ("SELECT i AS id FROM range(50000) AS t(i)", 0),  # several batches
+        ("SELECT NULL AS id, 'nan'::DOUBLE AS x, ['b'] AS l FROM range(20000)", 19_999),
+        ("SELECT 1 AS id, (['b', 'a'])[i + 1]::ENUM('b', 'a') AS kind FROM range(2) AS t(i)", 0),
+        ("SELECT 1 AS id, '\\x0' || i AS rest, i::VARCHAR::BLOB AS b FROM range(3) AS t(i)", 0),
+        ("SELECT 1 AS id, i::VARCHAR::BLOB AS b FROM range(3) AS t(i)", 2),
+        ("SELECT 1 AS id WHERE false", 0),
+    ],
+)
+def test_rows_without_an_order_of_their_own_are_counted(tmp_path: Path, query: str, ties: int) -> None:
+    assert export(tmp_path, query, "out.parquet").ties == ties
+
+
+def test_a_file_without_rows_has_the_types_of_the_query(tmp_path: Path) -> None:
+    made = export(tmp_path, "SELECT 1::BIGINT AS id, 'x' AS text WHERE false", "out.parquet")
+    assert pq.read_schema(tmp_path / "out.parquet").types == [pa.int64(), pa.string()]
+    assert (made.rows, made.columns) == (0, ("id", "text"))
+
+
+def test_several_files_have_the_bytes_of_row_export(tmp_path: Path) -> None:
+    rows = [(number, ("eu", "us", None)[number % 3]) for number in range(9_000)]
+    options: dict[str, Any] = {
+        "format": Csv(), "split_rows": 2_000, "partition_by": ("region",), "totals": {"id": "sum"}, "by": ("region",)
+    }  # fmt: skip
+    query = "SELECT i AS id, (['eu', 'us', NULL])[i % 3 + 1] AS region FROM range(9000) AS t(i)"
+    made = DuckDBExport(query, tables={}, order_by=("id",)).write(
+        FakeServices(tmp_path / "ledger"), tmp_path / "out", **options
+    )
+    light = RowExport(rows, columns=("id", "region")).write(
+        FakeServices(tmp_path / "other ledger"), tmp_path / "light", **options
+    )
+    assert len(made.files or ()) == 6
+    assert (made.files, made.totals, made.sha256) == (light.files, light.totals, light.sha256)
+    assert verify(tmp_path / "out") == made
+
+
+def test_a_column_of_the_partition_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportRejected, match="partition_by to name columns"):
+        DuckDBExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(
+            FakeServices(tmp_path / "ledger"), tmp_path / "out", format=Csv(), partition_by=("day",)
+        )
+
+
+def test_the_manifest_has_the_version_of_duckdb(tmp_path: Path) -> None:
+    made = export(tmp_path, "SELECT 1 AS id")
+    assert made.versions["duckdb"] == version("duckdb")
+    assert made.snapshot is None
 
 
 def test_a_column_whose_name_ends_in_desc_is_that_column(tmp_path: Path) -> None:
