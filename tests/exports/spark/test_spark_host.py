@@ -161,7 +161,7 @@ def test_a_host_knows_neither_locale_nor_zone_of_the_machine(warm: SparkService,
 
 def test_text_that_is_no_text_ends_the_job(warm: SparkService, tmp_path: Path) -> None:
     export = SparkExport("SELECT 1 AS id, CAST(X'FF' AS STRING) AS text", tables={}, order_by=("id",))
-    with pytest.raises(ExportError, match="Expected text in UTF-8 from Spark"):
+    with pytest.raises(ExportError, match="Column 'text': expected text in UTF-8, got other bytes"):
         export.write(LiveServices(warm), tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
