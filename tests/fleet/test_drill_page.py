@@ -97,8 +97,7 @@ def test_the_page_alone_names_each_trouble_and_ends_what_a_person_can_end(
     with Proxy(rabbitmq_place.address()) as proxy, operator(stage) as ann:
         go_wrong(stage, proxy, rabbitmq_place.url(through=proxy))
         has_needs(stage, NEEDS_OF_JOBS)
-        needs = ann.notices()
-        assert kinds(ann) == {
+        expected = {
             "poison": "crashing",
             "stuck": "may hang",
             "failed": "dead",
@@ -106,6 +105,8 @@ def test_the_page_alone_names_each_trouble_and_ends_what_a_person_can_end(
             "host-3": "crash loop",
             "host-2": "detached",
         }
+        eventually(lambda: kinds(ann) == expected, "all that needs a person", report=lambda: str(kinds(ann)))
+        needs = ann.notices()
         pages = {path: words(ann.get(path)) for path in ("/", "/failures", "/queues", "/workers", "/warnings")}
         assert SECRET not in "".join(pages.values())
         assert_texts(
