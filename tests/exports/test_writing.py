@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,14 @@ def test_batches_are_in_order_although_the_first_is_the_slowest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, waiting = TextWriter.render, list[int]()
+    rendered = [threading.Event() for _ in range(20)]
 
     def render(writer: TextWriter, batch: Any, first: int) -> memoryview:
         if first % 2 == 0:
-            time.sleep(0.01)
-        return real(writer, batch, first)
+            assert rendered[first + 1].wait(30), "the next batch is rendered first"
+        made = real(writer, batch, first)
+        rendered[first].set()
+        return made
 
     monkeypatch.setattr(TextWriter, "render", render)
     with HashedFile(tmp_path / "a") as out, writing(out, JsonLines(), ("n",), totals()) as made:

@@ -22,7 +22,7 @@ from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.dashboard.kit import served
 from tests.faults.proxy import Proxy
 from tests.fleet.test_drill_screens import NEEDS as NEEDS_OF_JOBS
-from tests.fleet.test_drill_screens import SECRET, Night, go_wrong, has_needs, stage
+from tests.fleet.test_drill_screens import SECRET, TROUBLES, Night, go_wrong, has_needs, has_troubles, stage, waits
 from tests.support.stage import eventually
 
 __all__ = ["stage"]
@@ -97,7 +97,11 @@ def test_the_page_alone_names_each_trouble_and_ends_what_a_person_can_end(
     with Proxy(rabbitmq_place.address()) as proxy, operator(stage) as ann:
         go_wrong(stage, proxy, rabbitmq_place.url(through=proxy))
         has_needs(stage, NEEDS_OF_JOBS)
-        expected = {
+        has_troubles(stage, TROUBLES)
+        waits(stage, "exports", ready=40, dead=2)
+        eventually(lambda: "; 40 messages are ready" in words(ann.get()), "the number of messages", report=ann.get)
+        needs = ann.notices()
+        assert kinds(ann) == {
             "poison": "crashing",
             "stuck": "may hang",
             "failed": "dead",
@@ -105,13 +109,11 @@ def test_the_page_alone_names_each_trouble_and_ends_what_a_person_can_end(
             "host-3": "crash loop",
             "host-2": "detached",
         }
-        eventually(lambda: kinds(ann) == expected, "all that needs a person", report=lambda: str(kinds(ann)))
-        needs = ann.notices()
         pages = {path: words(ann.get(path)) for path in ("/", "/failures", "/queues", "/workers", "/warnings")}
         assert SECRET not in "".join(pages.values())
         assert_texts(
             pages["/"],
-            r"6 things need a person 7 jobs run; 9 worker processes live; 4[01] messages are ready, the oldest for",
+            r"6 things need a person 7 jobs run; 9 worker processes live; 40 messages are ready, the oldest for",
             r"dead failed in exports Failed for good .*? ago: gave up after \d+ failures?: ConnectionError: cannot reach amqp://app:\*\*\*@broker/\.",
             r"gone host-4:\d+ Died .*? ago; another takes over its 1 job: read its log, and start it again",
             r"crashing poison in imports 2 losses since its last checkpoint",
