@@ -21,8 +21,9 @@ from steadyworker.ledger.base import State
 from tests.brokers.rabbitmq_place import RabbitmqPlace
 from tests.dashboard.kit import served
 from tests.faults.proxy import Proxy
+from tests.fleet.screens import waits
 from tests.fleet.test_drill_screens import NEEDS as NEEDS_OF_JOBS
-from tests.fleet.test_drill_screens import SECRET, TROUBLES, Night, go_wrong, has_needs, has_troubles, stage, waits
+from tests.fleet.test_drill_screens import SECRET, TROUBLES, Night, go_wrong, has_needs, has_troubles, stage
 from tests.support.stage import eventually
 
 __all__ = ["stage"]
