@@ -455,7 +455,7 @@ CASES = [
     case(no_dead_letter_target, "rabbitmq.no-dead-letter-exchange"),
     case(no_dead_letter_route, "rabbitmq.no-dead-letter-queue"),
     case(mirrored_policy, "", "rabbitmq.unknown-policy-setting", series=FOUR),
-    case(wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.wrong-cookie"),
+    case(wrong_cookie, "rabbitmq.wrong-cookie", "rabbitmq.no-link-to-node"),
     case(in_json, f"amqp.second-header rabbitmq.no-queue {GONE}", "amqp.second-header rabbitmq.no-queue"),
     case(node_name_taken, "", "rabbitmq.node-already-runs"),
     case(distribution_port_taken, "", "rabbitmq.distribution-port-taken"),

@@ -41,6 +41,7 @@ PAGES = [
     Page("examples/README.md"),
     Page("examples/cron/README.md"),
     Page("examples/programs/README.md"),
+    Page("examples/recipes/README.md"),
     Page("examples/diagnosis/README.md"),
     Page("tests/README.md"),
     Page("tests/benchmarks/README.md"),

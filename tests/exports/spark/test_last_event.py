@@ -123,7 +123,6 @@ def with_a_driver(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Engine:
 def at_a_server(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> ConnectEngine:
     """An engine whose server is of straw."""
     monkeypatch.setattr(connect, "Server", MagicMock())
-    monkeypatch.setattr(connect, "mark", MagicMock())
     monkeypatch.setattr(connect, "probe", lambda *_: None)
     return ConnectEngine(heard.emit, pytest.fail, Connect("sc://straw", {}, 1.0))
 
