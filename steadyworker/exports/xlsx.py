@@ -417,7 +417,7 @@ def _escaped(shown: Any) -> Any:
     kernels = arrow().compute
     data = bytes(text_bytes(shown))
     if b"_x" in data:
-        doubtful = kernels.match_substring_regex(shown, "_x[0-9A-Fa-f]{4}_")
+        doubtful = kernels.match_substring_regex(shown, "_x[0-9A-Fa-f]{4}[_\x00-\x08\x0b-\x1f\ufffe\uffff]")
         shown = kernels.if_else(doubtful, kernels.replace_substring(shown, "_x", "_x005F_x"), shown)
     for character, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         if character.encode() in data:

@@ -150,6 +150,7 @@ def test_a_whole_batch_of_moments_in_a_zone_is_converted(tmp_path: Path) -> None
 
 def test_control_characters_are_escaped_as_the_format_demands(tmp_path: Path) -> None:
     rows = [("a\x0bb",), ("\r\n\t",), ("_x000B_",), ("_x0041_x0042_",), ("\0\x1f\ufffe\uffff",), ("_x00_",)]
+    rows += [("_x0041\x0b",), ("_x0041\uffff",), ("_x0041",)]
     file = written(tmp_path, rows, ("a",), totals={}, by=("a",))
     with zipfile.ZipFile(file) as archive:
         sheet = ET.fromstring(archive.read("xl/worksheets/sheet1.xml"))
@@ -160,6 +161,9 @@ def test_control_characters_are_escaped_as_the_format_demands(tmp_path: Path) ->
         "_x005F_x0041_x005F_x0042_",
         "_x0000__x001F__xFFFE__xFFFF_",
         "_x00_",
+        "_x005F_x0041_x000B_",  # the escape that follows begins with the end of an escape
+        "_x005F_x0041_xFFFF_",
+        "_x0041",
     ]
     assert [*read_xlsx(file, verify(file), ["a"])] == [[text] for (text,) in rows]
 
