@@ -22,8 +22,9 @@ Control characters are escaped as the format demands, a vertical tab as `_x000B_
 If a text begins like a formula, its cell is marked as quoted, so that it stays text when a person edits it.
 A sheet has at most 1,048,576 rows, and each sheet begins with the header.
 
-Memory has one batch of rows, whatever the size of the file.
-XlsxWriter keeps the cells in temporary files in the stage's folder, and makes the XLSX file after the last row.
+XlsxWriter writes cell by cell into temporary files in the stage's folder, and makes the XLSX file after the last row.
+So memory has one batch of rows, and the disk needs room for the sheets' XML twice: 800 bytes for a row of nine columns, whose file has 60.
+A file in XLSX needs 13 times the processor time that Arrow's kernels needed for it (`tests/benchmarks/README.md`).
 Equal rows give equal bytes: a file was created on 1980-01-01, and all its parts have one fixed time.
 """
 
@@ -61,7 +62,7 @@ _PRECISE = 65_536  # days; below, a double holds a microsecond of a day: 2079-06
 _FORMULA = {"=", "+", "-", "@"}
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\ufffe\uffff]")
-# XlsxWriter does not escape `<` in the first of these texts, and not the second escape of those that overlap in the other.
+# XlsxWriter writes a text of the first form as XML, and of two escapes that overlap, it escapes only the first one.
 _RAW = re.compile(rf"^<r>.*</r>\Z|_x[0-9A-Fa-f]{{4}}(?=_x[0-9A-Fa-f]{{4}}_|{_CONTROL.pattern})", re.DOTALL)
 _ESCAPE_END = re.compile("(?<=_x[0-9A-Fa-f]{4})(?=_)")
 
@@ -283,7 +284,7 @@ def _number(digits: str) -> tuple[str | float, str]:
 def _float(digits: str) -> tuple[str | float, str]:
     """Return a float; text for one that Excel does not have."""
     number = _Exact(digits)
-    return (number, "") if number == 0 or _SMALLEST <= abs(number) <= _LARGEST else _text(digits)
+    return (number, "") if not number or _SMALLEST <= abs(number) <= _LARGEST else _text(digits)
 
 
 def _moment(iso: str) -> tuple[str | float, str]:
