@@ -24,7 +24,7 @@ A sheet has at most 1,048,576 rows, and each sheet begins with the header.
 
 XlsxWriter writes cell by cell into temporary files in the stage's folder, and makes the XLSX file after the last row.
 So memory has one batch of rows, and the disk needs room for the sheets' XML twice: 800 bytes for a row of nine columns, whose file has 60.
-A file in XLSX needs 13 times the processor time that Arrow's kernels needed for it (`tests/benchmarks/README.md`).
+A file in XLSX needs 10 to 13 times the processor time that Arrow's kernels needed for it (`tests/benchmarks/README.md`).
 Equal rows give equal bytes: a file was created on 1980-01-01, and all its parts have one fixed time.
 """
 
@@ -141,7 +141,7 @@ class SheetWriter:
         self._temporary: TemporaryDirectory[str] | None = None
         self._book: Any = None
         self._sheet: Any = None
-        self._row = 0  # the next one of the open sheet
+        self._row = 0  # the next one of the open sheet; 0 before the first sheet
         self._formats: dict[str, Any] = {}
 
     def batch(self, chunk: Sequence[Any], first: int) -> Any:
@@ -157,7 +157,7 @@ class SheetWriter:
             except BadValue as error:
                 raise ExportRejected(f"Row {first + error.index}, column {name!r}: {error}") from error
         for number, row in enumerate(zip(*made, strict=True), first):
-            if self._sheet is None or self._row == SHEET_ROWS:
+            if self._row in {0, SHEET_ROWS}:
                 self._add_sheet()
             for place, shown in enumerate(row):
                 if shown is not None:
@@ -213,7 +213,7 @@ class SheetWriter:
         form = self._format(code)
         if isinstance(value, bool):
             self._sheet.write_boolean(self._row, place, value, form)
-        elif isinstance(value, float):
+        elif not isinstance(value, str):
             self._sheet.write_number(self._row, place, value, form)
         elif len(value) > _CHARACTERS // 2 and (units := len(value.encode("utf-16-le")) // 2) > _CHARACTERS:
             raise ExportRejected(
