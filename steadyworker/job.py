@@ -260,7 +260,7 @@ class Job(Generic[P, C]):
                 A reader can see the new file beside the old manifest for a moment.
                 `fail` replaces nothing.
             split_rows: The most rows of a file; with this or one of the next two arguments, `to` is a folder of files with a manifest.
-            split_bytes: The size after which a file ends.
+            split_bytes: The size after which a file ends; not for XLSX.
             partition_by: The columns whose values name the files' folders, such as `merchant=m-17/`.
 
         Raises:

@@ -1,5 +1,5 @@
 """
-An export for a person, in an archive with a password: `pip install pyzipper`.
+An export for a person, in an archive with a password: `pip install pyzipper 'steadyworker[xlsx]'`.
 
 The archive is a ZIP file with AES-256, which 7-Zip, WinZip, Keka and the Finder open.
 Its password is in the file that ARCHIVE_PASSWORD_FILE names, so it is in no payload, log or manifest.

@@ -9,7 +9,7 @@ Each export writes the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
 Every export writes its rows by `writing.py`, so equal rows give equal bytes.
-Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, `SheetWriter` in `xlsx.py` the sheets, and `RowGroups` in `parquet.py` the row groups.
+Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, and `RowGroups` in `parquet.py` the row groups; XlsxWriter makes the sheets from texts (`xlsx.py`).
 
 | file | content |
 |---|---|

@@ -24,9 +24,11 @@ class HashedFile:
 
     Attributes:
         bytes: The number of bytes written.
+        path: The file's path.
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file = path.open("xb")
         self._hash = hashlib.sha256()
         self.bytes = 0

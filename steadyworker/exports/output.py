@@ -91,7 +91,7 @@ class ExportOutput:
         found = Totals(columns, self.sums, self.by, self.form.texts)
         self.form.head(columns)
         if self.split is not None:
-            self.split.check(columns)
+            self.split.check(columns, self.form)
         return found
 
     @contextmanager

@@ -163,11 +163,12 @@ def _xlsx_rows(archive: zipfile.ZipFile, name: str) -> Iterator[dict[str, ET.Ele
 
 
 def _xlsx_value(cell: ET.Element | None, kinds: Sequence[str]) -> Any:
-    if cell is None:
+    if cell is None or not len(cell):
         return None
     kind, shown = cell.get("t", "n"), "".join(cell.itertext())
     if kind == "inlineStr":
-        return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), shown)
+        runs = [each.text or "" for each in cell.iter(f"{_SHEET}t")]
+        return "".join(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), run) for run in runs)
     if kind == "b":
         return shown == "1"
     style = kinds[int(cell.get("s", "0"))]

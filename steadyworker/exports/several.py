@@ -9,6 +9,7 @@ An export into several files: a folder whose manifest lists them.
         merchant=m-17/status=paid/part-00001.csv    with `partition_by`, as Hive, Spark and DuckDB name them
 
 A file ends after `split_rows` rows, or with the first 4,000 rows after which it has `split_bytes` bytes.
+Only `split_rows` divides XLSX, because XlsxWriter makes a file after its last row.
 Compressed bytes that wait in memory do not count yet.
 
 A name that begins with `_` is no data for Spark, pyarrow and Hive.
@@ -88,13 +89,18 @@ class Split:
         """Return the rule of these arguments of `Job.export`; None for one file."""
         return None if rows is None and size is None and not by else cls(rows, size, tuple(by))
 
-    def check(self, columns: Sequence[str]) -> None:
+    def check(self, columns: Sequence[str], form: Format) -> None:
         """
-        Check that the rows have the columns of the partition.
+        Check that the rows have the columns of the partition, and that the format's files have a size while they are written.
 
         Raises:
-            ExportRejected: A column does not exist.
+            ExportRejected: A column does not exist, or XLSX is divided by size.
         """
+        if self.bytes is not None and form.name == "xlsx":
+            raise ExportRejected(
+                f"Expected no split_bytes for XLSX, because a file's size is known only at its end, got {self.bytes:,}: "
+                "use split_rows."
+            )
         for name in self.by:
             if name not in columns:
                 raise ExportRejected(
@@ -128,7 +134,7 @@ def writing_files(
     Raises:
         ExportRejected: The format cannot represent a value, or there are too many files.
     """
-    split.check(columns)
+    split.check(columns, form)
     make_folder(folder)
     pool = ThreadPoolExecutor(THREADS, "render")
     made = FilesWriting(folder, form, columns, totals, split, new_totals, pool, Ties(keys))

@@ -1,9 +1,5 @@
 r"""
-XLSX, the format of Excel and LibreOffice: typed cells in sheets with a frozen header.
-
-Arrow's kernels make the cells, as they make the lines of CSV, and Python's zipfile compresses them at once.
-So a file of any size needs no temporary file, and no more memory than a batch.
-XlsxWriter, which writes cell by cell, needs nine times the processor time (`tests/benchmarks/bench_formats.py`).
+XLSX, the format of Excel and LibreOffice: typed cells in sheets with a frozen header, written by XlsxWriter.
 
 | values | cell |
 |---|---|
@@ -14,7 +10,7 @@ XlsxWriter, which writes cell by cell, needs nine times the processor time (`tes
 | floats | a number; NaN, the infinities and sizes that Excel does not have are text |
 | dates, moments | Excel's date from 1900-03-01 on, otherwise text |
 | times | Excel's time |
-| NULL | no cell |
+| NULL | no cell; a row that has only NULLs gets one blank cell |
 
 A binary float holds each number of 15 digits, so no number is rounded.
 Excel's date holds a microsecond up to the year 2079; a later moment with a fraction of a second is text.
@@ -26,34 +22,28 @@ Control characters are escaped as the format demands, a vertical tab as `_x000B_
 If a text begins like a formula, its cell is marked as quoted, so that it stays text when a person edits it.
 A sheet has at most 1,048,576 rows, and each sheet begins with the header.
 
-Equal rows give equal bytes: a file has no time of creation, and all its parts have the time 1980-01-01.
+XlsxWriter writes cell by cell into temporary files in the stage's folder, and makes the XLSX file after the last row.
+So memory has one batch of rows, and the disk needs room for the sheets' XML twice: 800 bytes for a row of nine columns, whose file has 60.
+A file in XLSX needs 10 to 13 times the processor time that Arrow's kernels needed for it (`tests/benchmarks/README.md`).
+Equal rows give equal bytes: a file was created on 1980-01-01, and all its parts have one fixed time.
 """
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, Any, ClassVar, cast
+from datetime import datetime, timedelta
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
-from steadyworker.errors import ExportRejected
+from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.patterns import UTC, check_zone
-from steadyworker.exports.render import (
-    BadValue,
-    Notation,
-    Out,
-    TextKind,
-    after,
-    before,
-    by_type,
-    cells,
-    has_any,
-    offsets,
-    text_bytes,
-    texts,
-)
-from steadyworker.exports.sources import arrow, loose, renamed
+from steadyworker.exports.render import BadValue, Notation, Out, before, cells
+from steadyworker.exports.sources import loose, renamed
 
 SHEET_ROWS = 1_048_576
 """The most rows of a sheet, with its header (Excel's specifications and limits)."""
@@ -61,34 +51,20 @@ SHEET_ROWS = 1_048_576
 _COLUMNS = 16_384  # Excel's limit, too
 _CHARACTERS = 32_767  # of a cell, in UTF-16: Excel's limit
 _DIGITS = 15  # that a double holds, whatever they are
-_BYTES = (
-    (1 << 31) - 1
-)  # of a sheet before compression, and of the file: zipfile's limit without ZIP64, which Excel does not read in a stream
-_LEVEL = 4  # of deflate: twice as fast as level 6, and 8 % larger
-_DAY = 86_400_000_000  # microseconds
+_SCALES = 30  # the most digits after the point in Excel's formats of numbers
+_SMALLEST, _LARGEST = 2.2251e-308, 9.99e307  # Excel's limits of floats
+_WIDTH = 20, 60  # the least and most characters of a column's width; a moment has 19
+_DAY_ZERO = datetime(1899, 12, 30)  # noqa: DTZ001 - Excel has no zones
+_DAY = timedelta(days=1)
 _FIRST = 61  # the number of 1900-03-01; Excel counts a day 1900-02-29, which did not exist
 _PRECISE = 65_536  # days; below, a double holds a microsecond of a day: 2079-06-06
-_LAST = 2_958_465  # the number of 9999-12-31
-_UNIX = 25_569  # the number of 1970-01-01
-_SMALLEST, _LARGEST = 2.2251e-308, 9.99e307  # Excel's limits of floats
-_SCALES = 30  # the most digits after the point in Excel's formats of numbers
-_WIDTH = 20, 60  # the least and most characters of a column's width; a moment has 19
-_FORMULA = "=+-@"
-_NO_CONTROLS = bytes({*range(256)} - ({*range(32)} - {9, 10}))
 
-# Cell formats, by their place in styles.xml.
-_PLAIN, _HEADER, _QUOTED, _DATE, _MOMENT, _TIME, _NUMBER = range(7)
+_FORMULA = {"=", "+", "-", "@"}
 
-_XML = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
-_SHEET_END = b"</sheetData></worksheet>"
-_MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-_PACKAGE = "http://schemas.openxmlformats.org/package/2006"
-_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-_RELS = (
-    f'<Relationships xmlns="{_PACKAGE}/relationships">'
-    f'<Relationship Id="rId1" Type="{_OFFICE}/officeDocument" Target="xl/workbook.xml"/></Relationships>'
-)
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\ufffe\uffff]")
+# XlsxWriter writes a text of the first form as XML, and of two escapes that overlap, it escapes only the first one.
+_RAW = re.compile(rf"^<r>.*</r>\Z|_x[0-9A-Fa-f]{{4}}(?=_x[0-9A-Fa-f]{{4}}_|{_CONTROL.pattern})", re.DOTALL)
+_ESCAPE_END = re.compile("(?<=_x[0-9A-Fa-f]{4})(?=_)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +110,9 @@ class Xlsx:
         Raises:
             ExportRejected: `header` names a column that does not exist, or gives two columns the same name.
                 There are more than 16,384 columns.
+            ExportError: XlsxWriter is not installed.
         """
+        _library()
         renamed(columns, self.header)
         if len(columns) > _COLUMNS:
             raise ExportRejected(
@@ -148,7 +126,7 @@ class Xlsx:
 
     def writer(self, out: Out, columns: Sequence[str]) -> SheetWriter:
         """Return a writer of rows, which writes the header at the beginning of each sheet."""
-        return SheetWriter(out, columns, renamed(columns, self.header), self._notation())
+        return SheetWriter(cast("HashedFile", out), columns, renamed(columns, self.header), self._notation())
 
     def _notation(self) -> Notation:
         return Notation(moments="%Y-%m-%dT%H:%M:%S.%f", zone=self.zone)
@@ -157,18 +135,14 @@ class Xlsx:
 class SheetWriter:
     """A writer of rows into sheets (`formats.Writer`)."""
 
-    def __init__(self, out: Out, columns: Sequence[str], header: Sequence[str], notation: Notation) -> None:
-        self._columns, self._notation = columns, notation
-        self._starts = [f'<c r="{_letters(place)}' for place in range(len(columns))]
-        self._head = self._sheet_head(header)
-        self._zip = zipfile.ZipFile(
-            cast("IO[bytes]", out), "w", zipfile.ZIP_DEFLATED, allowZip64=False, compresslevel=_LEVEL
-        )
-        self._sheets = 0
-        self._row = self._size = 0  # of the open sheet
+    def __init__(self, out: HashedFile, columns: Sequence[str], header: Sequence[str], notation: Notation) -> None:
+        self._out, self._columns, self._header, self._notation = out, columns, header, notation
+        self._library, self._body = _library(), _Body(out)
+        self._temporary: TemporaryDirectory[str] | None = None
+        self._book: Any = None
         self._sheet: Any = None
-        self._put("_rels/.rels", _RELS)  # programs detect XLSX by the first names in the archive
-        self._put("xl/styles.xml", _styles())
+        self._row = 0  # the next one of the open sheet; 0 before the first sheet
+        self._formats: dict[str, Any] = {}
 
     def batch(self, chunk: Sequence[Any], first: int) -> Any:
         """Return the chunk as one batch."""
@@ -179,303 +153,152 @@ class SheetWriter:
         made = []
         for name, column in zip(self._columns, batch.columns, strict=True):
             try:
-                made.append(by_type(column, self._cells))
+                made.append(cells(column, self._notation, lambda shown, kind: before(kind.name[:2], shown)).to_pylist())
             except BadValue as error:
                 raise ExportRejected(f"Row {first + error.index}, column {name!r}: {error}") from error
-        at = 0
-        while at < batch.num_rows:
-            if self._sheet is None or self._row == SHEET_ROWS:
-                self._open_sheet()
-            count = min(batch.num_rows - at, SHEET_ROWS - self._row)
-            self._write(self._rows([each.slice(at, count) for each in made], count))
-            at += count
+        for number, row in enumerate(zip(*made, strict=True), first):
+            if self._row in {0, SHEET_ROWS}:
+                self._add_sheet()
+            for place, shown in enumerate(row):
+                if shown is not None:
+                    try:
+                        self._put(place, *_CELLS[shown[:2]](shown[2:]))
+                    except ExportRejected as error:
+                        raise ExportRejected(f"Row {number}, column {self._columns[place]!r}: {error}") from error
+            if row.count(None) == len(row):
+                self._sheet.write_blank(self._row, 0, None, self._format("General"))
+            self._row += 1
 
     def finish(self) -> None:
-        """Write the end of the last sheet and the index, even for a file without rows."""
+        """Make the XLSX file of all sheets, even without rows."""
         if self._sheet is None:
-            self._open_sheet()
-        self._close_sheet()
-        sheets = range(1, self._sheets + 1)
-        self._put("xl/workbook.xml", _workbook(sheets))
-        self._put("xl/_rels/workbook.xml.rels", _workbook_rels(sheets))
-        self._put("[Content_Types].xml", _content_types(sheets))
-        with _too_large():
-            self._zip.close()
+            self._add_sheet()
+        try:
+            self._book.close()
+        except self._library.exceptions.FileCreateError as error:
+            raise error.args[0] from error  # an OSError
+        except self._library.exceptions.FileSizeError as error:
+            raise ExportRejected(
+                "Expected at most 2,147,483,647 bytes in an XLSX file and in each of its sheets, got more: "
+                "export fewer columns or rows, or to CSV."
+            ) from error
 
     def close(self) -> None:
-        """Close the archive now, because its finalizer would otherwise write to the file later."""
-        errors = (OSError, RuntimeError, ValueError, zipfile.LargeZipFile)  # the file is incomplete anyway
-        if self._sheet is not None:
-            with suppress(*errors):
-                self._sheet.close()
-        with suppress(*errors):
-            self._zip.close()
+        """Close and remove the temporary files; XlsxWriter does so only if it has made the file."""
+        self._body.out = None
+        for sheet in self._book.worksheets() if self._book else ():
+            for file in (sheet.fh, sheet.row_data_fh):
+                with suppress(OSError):
+                    file.close()
+        if self._temporary:
+            self._temporary.cleanup()
 
-    def _rows(self, columns: Sequence[Any], count: int) -> Any:
-        """Return the rows' texts; a cell has its reference, because not each reader counts cells itself."""
-        pa = arrow()
-        numbers = pa.array(range(self._row + 1, self._row + 1 + count), pa.int32()).cast(pa.string())
-        pieces: list[Any] = ['<row r="', numbers, '">']
-        for start, column in zip(self._starts, columns, strict=True):
-            if column.null_count:
-                pieces.append(pa.compute.binary_join_element_wise(start, numbers, column, "").fill_null(""))
-            else:
-                pieces += [start, numbers, column]
-        self._row += count
-        return pa.compute.binary_join_element_wise(*pieces, "</row>", "")
+    def _add_sheet(self) -> None:
+        if self._book is None:
+            self._temporary = TemporaryDirectory(prefix="xlsx-", dir=self._out.path.parent)
+            options = {"constant_memory": True, "tmpdir": self._temporary.name}
+            self._book = self._library.Workbook(self._body, options)
+            self._book.set_properties({"created": datetime(1980, 1, 1)})  # noqa: DTZ001 - XlsxWriter adds the Z
+            self._formats["bold"] = self._book.add_format({"bold": True})
+            self._formats["quoted"] = self._book.add_format({"quote_prefix": True})
+        self._sheet, self._row = self._book.add_worksheet(), 0
+        self._sheet.freeze_panes(1, 0)
+        for place, name in enumerate(self._header):
+            self._sheet.set_column(place, place, min(_WIDTH[1], max(_WIDTH[0], len(name) + 2)))
+            self._put(place, name, "bold")
+        self._row = 1
 
-    def _write(self, rows: Any) -> None:
-        data = text_bytes(rows)
-        self._size += len(data)
-        if self._size > _BYTES - len(_SHEET_END):
+    def _put(self, place: int, value: str | float, code: str) -> None:
+        """Write a cell; `code` is its format of numbers, "bold", "quoted" or ""."""
+        form = self._format(code)
+        if isinstance(value, bool):
+            self._sheet.write_boolean(self._row, place, value, form)
+        elif not isinstance(value, str):
+            self._sheet.write_number(self._row, place, value, form)
+        elif len(value) > _CHARACTERS // 2 and (units := len(value.encode("utf-16-le")) // 2) > _CHARACTERS:
             raise ExportRejected(
-                f"Expected at most {_BYTES:,} bytes of cells in a sheet of XLSX, got more at row {self._row:,}: "
-                "select fewer columns or rows, or export to CSV."
+                f"Expected at most {_CHARACTERS:,} characters in a cell of XLSX, got {units:,}: "
+                "shorten the text in the query, or export to CSV."
             )
-        self._sheet.write(data)
+        elif not _RAW.search(value):
+            self._sheet.write_string(self._row, place, value, form)
+        elif not _CONTROL.search(value):
+            runs = [*value[:2], *_ESCAPE_END.split(value[2:])]
+            self._sheet.write_rich_string(self._row, place, *runs, *filter(None, [form]))
+        else:
+            raise ExportRejected(
+                "Expected a text without control characters if it has the form <r>…</r>, or one escape like _x0041_ "
+                "that ends where another one begins, got one with them: remove them in the query, or export to CSV."
+            )
 
-    def _open_sheet(self) -> None:
-        self._close_sheet()
-        self._sheets += 1
-        self._row, self._size = 1, len(self._head)
-        with _too_large():
-            self._sheet = self._zip.open(f"xl/worksheets/sheet{self._sheets}.xml", "w")
-        self._sheet.write(self._head)
-
-    def _close_sheet(self) -> None:
-        if self._sheet is not None:
-            self._sheet.write(_SHEET_END)
-            self._sheet.close()
-            self._sheet = None
-
-    def _put(self, name: str, text: str) -> None:
-        with _too_large(), self._zip.open(name, "w") as part:
-            part.write((_XML + text).encode())
-
-    def _sheet_head(self, header: Sequence[str]) -> bytes:
-        """Return the beginning of a sheet: the frozen pane, the widths and the header."""
-        widths = "".join(
-            f'<col min="{place}" max="{place}" width="{min(_WIDTH[1], max(_WIDTH[0], len(name) + 2))}" customWidth="1"/>'
-            for place, name in enumerate(header, 1)
-        )
-        names = _escaped(arrow().array(header, arrow().string())).to_pylist()
-        row = "".join(
-            f'{start}1" s="{_HEADER}" t="inlineStr"><is><t xml:space="preserve">{name}</t></is></c>'
-            for start, name in zip(self._starts, names, strict=True)
-        )
-        return (
-            f'{_XML}<worksheet xmlns="{_MAIN}"><sheetViews><sheetView workbookViewId="0">'
-            '<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews>'
-            f'<cols>{widths}</cols><sheetData><row r="1">{row}</row>'
-        ).encode()
-
-    def _cells(self, column: Any, digits: TextKind | None) -> Any:
-        """Return each cell's text behind its row number; NULL stays NULL."""
-        pa = arrow()
-        kind, types = column.type, pa.types
-        if digits is not None or types.is_integer(kind) or types.is_decimal(kind):
-            shown = column if digits is not None else texts(column, self._notation)[0]
-            return _chosen(_exact(shown), lambda: _scaled(shown), lambda: _strings(shown))
-        if types.is_string(kind):
-            return _strings(column)
-        if types.is_boolean(kind) or types.is_null(kind):
-            return pa.compute.if_else(column.cast(pa.bool_()), '" t="b"><v>1</v></c>', '" t="b"><v>0</v></c>')
-        if types.is_floating(kind):
-            return self._floats(column)
-        if types.is_time(kind):
-            return _numbers(pa.compute.divide(column.cast(pa.int64()).cast(pa.float64()), float(_DAY)), _TIME)
-        return self._dates(column) if types.is_date(kind) else self._moments(column)
-
-    def _floats(self, column: Any) -> Any:
-        kernels = arrow().compute
-        size = kernels.abs(column.cast(arrow().float64()))
-        fits = kernels.or_(
-            kernels.equal(size, 0.0),
-            kernels.and_(kernels.greater_equal(size, _SMALLEST), kernels.less_equal(size, _LARGEST)),
-        )
-        shown = texts(column, self._notation)[0]
-        return _chosen(fits, lambda: _numbers(shown, _PLAIN), lambda: _strings(shown))
-
-    def _dates(self, column: Any) -> Any:
-        pa = arrow()
-        days = pa.compute.add(column.cast(pa.int32()).cast(pa.int64()), _UNIX)
-        fits = pa.compute.and_(pa.compute.greater_equal(days, _FIRST), pa.compute.less_equal(days, _LAST))
-        return _chosen(fits, lambda: _numbers(days, _DATE), lambda: _strings(texts(column, self._notation)[0]))
-
-    def _moments(self, column: Any) -> Any:
-        pa = arrow()
-        kernels = pa.compute
-        micros = column.cast(pa.int64())
-        if column.type.tz is not None and self._notation.zone != UTC:
-            micros = kernels.add(micros, kernels.multiply(offsets(micros, self._notation.zone), 1_000_000))
-        since = kernels.add(micros, _UNIX * _DAY)
-        days = kernels.divide(since, _DAY)
-        rest = kernels.subtract(since, kernels.multiply(days, _DAY))
-        whole = kernels.equal(kernels.multiply(kernels.divide(rest, 1_000_000), 1_000_000), rest)
-        fits = kernels.and_(
-            kernels.and_(kernels.greater_equal(days, _FIRST), kernels.less_equal(days, _LAST)),
-            kernels.or_(kernels.less(days, _PRECISE), whole),
-        )
-        return _chosen(
-            fits,
-            lambda: _numbers(
-                kernels.add(days.cast(pa.float64()), kernels.divide(rest.cast(pa.float64()), float(_DAY))), _MOMENT
-            ),
-            lambda: _strings(texts(column, self._notation)[0]),
-        )
+    def _format(self, code: str) -> Any:
+        if code and code not in self._formats:
+            self._formats[code] = self._book.add_format({"num_format": code})
+        return self._formats.get(code)
 
 
-@contextmanager
-def _too_large() -> Iterator[None]:
-    """Raise ExportRejected if the archive would need ZIP64."""
+class _Body:
+    """The file as XlsxWriter has it: after a failure, its ZipFile writes an index when it is collected, which is dropped here."""
+
+    def __init__(self, out: HashedFile) -> None:
+        self.out: HashedFile | None = out
+
+    def write(self, data: bytes) -> int:
+        return self.out.write(data) if self.out else len(data)
+
+    def flush(self) -> None:
+        pass
+
+
+class _Exact(float):
+    """A float that XlsxWriter writes with all its digits; of another float, it writes 16 digits of up to 17."""
+
+    def __format__(self, spec: str, /) -> str:
+        return repr(self).removesuffix(".0")
+
+
+def _library() -> Any:
+    """Import XlsxWriter and return it; raise ExportError if it is not installed."""
     try:
-        yield
-    except zipfile.LargeZipFile as error:
-        raise ExportRejected(
-            f"Expected at most {_BYTES:,} bytes in an XLSX file, got more: export fewer rows, or to CSV."
+        import xlsxwriter
+    except ImportError as error:
+        raise ExportError(
+            "Expected XlsxWriter for a file in XLSX, got none: pip install 'steadyworker[xlsx]'."
         ) from error
+    return xlsxwriter
 
 
-def _letters(place: int) -> str:
-    """Return the name of a column, counted from 0: A to Z, then AA."""
-    name = ""
-    place += 1
-    while place:
-        place, letter = divmod(place - 1, 26)
-        name = chr(ord("A") + letter) + name
-    return name
+def _text(shown: str) -> tuple[str, str]:
+    """Return a text; mark it as quoted if it begins like a formula."""
+    return shown, "quoted" if shown[:1] in _FORMULA else ""
 
 
-def _chosen(fits: Any, typed: Callable[[], Any], shown: Callable[[], Any]) -> Any:
-    """Return the typed cells where the values fit, and text where they do not."""
-    kernels = arrow().compute
-    if kernels.all(fits).as_py() is not False:
-        return typed()
-    return kernels.if_else(fits, typed(), shown()) if kernels.any(fits).as_py() else shown()
+def _number(digits: str) -> tuple[str | float, str]:
+    """Return a number and the format that shows all its digits; text for more than 15 digits, NaN and the infinities."""
+    whole, _, fraction = digits.partition(".")
+    if not digits.lstrip("-")[:1].isdigit() or len((whole + fraction.rstrip("0")).lstrip("-0")) > _DIGITS:
+        return _text(digits)
+    return _Exact(digits), "0." + "0" * min(len(fraction), _SCALES) if fraction else "0"
 
 
-def _numbers(values: Any, style: int) -> Any:
-    """Return numbers of one style as cells."""
-    set_style = f' s="{style}"' if style else ""
-    return before(f'"{set_style}><v>', after(values.cast(arrow().string()), "</v></c>"))
+def _float(digits: str) -> tuple[str | float, str]:
+    """Return a float; text for one that Excel does not have."""
+    number = _Exact(digits)
+    return (number, "") if not number or _SMALLEST <= abs(number) <= _LARGEST else _text(digits)
 
 
-def _scaled(shown: Any) -> Any:
-    """Return the texts of numbers as cells that show all their digits after the point."""
-    pa = arrow()
-    kernels = pa.compute
-    point = kernels.find_substring(shown, ".")
-    digits = kernels.if_else(
-        kernels.less(point, 0), 0, kernels.subtract(kernels.subtract(kernels.binary_length(shown), point), 1)
-    )
-    digits = kernels.min_element_wise(digits, _SCALES, skip_nulls=False)
-    found = kernels.min_max(digits).as_py()
-    if found["min"] == found["max"]:
-        return _numbers(shown, _NUMBER + (found["min"] or 0))
-    starts = pa.array([f'" s="{_NUMBER + scale}"><v>' for scale in range(_SCALES + 1)])
-    return kernels.binary_join_element_wise(starts.take(digits), shown, "</v></c>", "")
+def _moment(iso: str) -> tuple[str | float, str]:
+    """Return Excel's number of a date, a time or a moment; text if Excel has none, or none that holds the microsecond."""
+    if iso[2] == ":":
+        return _Exact((datetime.fromisoformat(f"1899-12-30T{iso}") - _DAY_ZERO) / _DAY), "hh:mm:ss"
+    moment = datetime.fromisoformat(iso)
+    days = _Exact((moment - _DAY_ZERO) / _DAY)
+    if days < _FIRST or (days >= _PRECISE and moment.microsecond):
+        return iso, ""
+    return days, r"yyyy\-mm\-dd\ hh:mm:ss" if "T" in iso else r"yyyy\-mm\-dd"
 
 
-def _exact(shown: Any) -> Any:
-    """Return for each text of a number whether it is finite and has at most 15 digits; NULL stays NULL."""
-    kernels = arrow().compute
-    length = kernels.binary_length(shown)
-    if (kernels.max(length).as_py() or 0) <= _DIGITS and not has_any(shown, b"Nn"):
-        return length.is_valid()
-    digits = kernels.utf8_ltrim(kernels.replace_substring_regex(shown, r"(\.\d*?)0+$", r"\1"), "-0.")
-    few = kernels.less_equal(kernels.binary_length(kernels.replace_substring(digits, ".", "")), _DIGITS)
-    return kernels.and_(few, kernels.match_substring_regex(shown, "^-?[0-9]"))
-
-
-def _strings(shown: Any) -> Any:
-    """Return texts as cells of text."""
-    kernels = arrow().compute
-    _check_length(shown)
-    made = before('" t="inlineStr"><is><t xml:space="preserve">', after(_escaped(shown), "</t></is></c>"))
-    if not has_any(shown, _FORMULA.encode()):
-        return made
-    quoted = kernels.is_in(kernels.utf8_slice_codeunits(shown, 0, 1), arrow().array(list(_FORMULA)))
-    return kernels.if_else(quoted, before(f'" s="{_QUOTED}', made), made)
-
-
-def _check_length(shown: Any) -> None:
-    """Raise BadValue for the first text that is longer than a cell can be."""
-    kernels = arrow().compute
-    if (kernels.max(kernels.binary_length(shown)).as_py() or 0) <= _CHARACTERS:
-        return
-    units = kernels.add(kernels.utf8_length(shown), kernels.count_substring_regex(shown, "[\U00010000-\U0010ffff]"))
-    if (most := kernels.max(units).as_py()) > _CHARACTERS:
-        raise BadValue(
-            kernels.index(kernels.greater(units, _CHARACTERS), True).as_py(),
-            f"Expected at most {_CHARACTERS:,} characters in a cell of XLSX, got up to {most:,}: "
-            "shorten the text in the query, or export to CSV.",
-        )
-
-
-def _escaped(shown: Any) -> Any:
-    """Return texts as XML; characters that XML does not have become `_x000B_`, and such a text itself is escaped, too."""
-    kernels = arrow().compute
-    data = bytes(text_bytes(shown))
-    if b"_x" in data:
-        doubtful = kernels.match_substring_regex(shown, "_x[0-9A-Fa-f]{4}_")
-        shown = kernels.if_else(doubtful, kernels.replace_substring(shown, "_x", "_x005F_x"), shown)
-    for character, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        if character.encode() in data:
-            shown = kernels.replace_substring(shown, character, name)
-    controls = {chr(code) for code in data.translate(None, _NO_CONTROLS)}
-    for character in sorted(controls | {odd for odd in "\ufffe\uffff" if odd.encode() in data}):
-        shown = kernels.replace_substring(shown, character, f"_x{ord(character):04X}_")
-    return shown
-
-
-def _styles() -> str:
-    """Return the cell formats; each file has all of them, so that they can be written before the first row."""
-    formats = ["yyyy\\-mm\\-dd", "yyyy\\-mm\\-dd\\ hh:mm:ss", "hh:mm:ss", "0"]
-    formats += ["0." + "0" * scale for scale in range(1, _SCALES + 1)]
-    first = 164  # smaller numbers are Excel's own
-    numbers = "".join(f'<numFmt numFmtId="{at}" formatCode="{code}"/>' for at, code in enumerate(formats, first))
-    fixed = '<xf numFmtId="0" fontId="0" fillId="0" borderId="0" xfId="0"/>'
-    fixed += '<xf numFmtId="0" fontId="1" fillId="0" borderId="0" xfId="0" applyFont="1"/>'
-    fixed += '<xf numFmtId="0" fontId="0" fillId="0" borderId="0" xfId="0" quotePrefix="1"/>'
-    shown = "".join(
-        f'<xf numFmtId="{at}" fontId="0" fillId="0" borderId="0" xfId="0" applyNumberFormat="1"/>'
-        for at in range(first, first + len(formats))
-    )
-    font = '<sz val="11"/><name val="Calibri"/><family val="2"/>'
-    return (
-        f'<styleSheet xmlns="{_MAIN}"><numFmts count="{len(formats)}">{numbers}</numFmts>'
-        f'<fonts count="2"><font>{font}</font><font><b/>{font}</font></fonts>'
-        '<fills count="2"><fill><patternFill patternType="none"/></fill><fill><patternFill patternType="gray125"/></fill></fills>'
-        '<borders count="1"><border><left/><right/><top/><bottom/><diagonal/></border></borders>'
-        '<cellStyleXfs count="1"><xf numFmtId="0" fontId="0" fillId="0" borderId="0"/></cellStyleXfs>'
-        f'<cellXfs count="{_DATE + len(formats)}">{fixed}{shown}</cellXfs>'
-        '<cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles></styleSheet>'
-    )
-
-
-def _workbook(sheets: range) -> str:
-    listed = "".join(f'<sheet name="Sheet{sheet}" sheetId="{sheet}" r:id="rId{sheet}"/>' for sheet in sheets)
-    return f'<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}"><sheets>{listed}</sheets></workbook>'
-
-
-def _workbook_rels(sheets: range) -> str:
-    listed = "".join(
-        f'<Relationship Id="rId{sheet}" Type="{_OFFICE}/worksheet" Target="worksheets/sheet{sheet}.xml"/>'
-        for sheet in sheets
-    )
-    styles = f'<Relationship Id="rId{len(sheets) + 1}" Type="{_OFFICE}/styles" Target="styles.xml"/>'
-    return f'<Relationships xmlns="{_PACKAGE}/relationships">{listed}{styles}</Relationships>'
-
-
-def _content_types(sheets: range) -> str:
-    listed = "".join(
-        f'<Override PartName="/xl/worksheets/sheet{sheet}.xml" ContentType="{_TYPE}.worksheet+xml"/>'
-        for sheet in sheets
-    )
-    return (
-        f'<Types xmlns="{_PACKAGE}/content-types">'
-        '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
-        '<Default Extension="xml" ContentType="application/xml"/>'
-        f'<Override PartName="/xl/workbook.xml" ContentType="{_TYPE}.sheet.main+xml"/>'
-        f'<Override PartName="/xl/styles.xml" ContentType="{_TYPE}.styles+xml"/>{listed}</Types>'
-    )
+# By the first two letters of the kind of the value's text.
+_CELLS: Mapping[str, Callable[[str], tuple[str | float, str]]] = MappingProxyType(
+    {"TE": _text, "BO": lambda shown: (shown == "true", ""), "IN": _number, "DE": _number, "FL": _float, "TI": _moment}
+)

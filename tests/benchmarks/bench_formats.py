@@ -3,12 +3,10 @@ What a file of each format costs `RowExport`: `python -m tests.benchmarks.bench_
 
 The rows are those of `bench_rows.py`, as tuples or as Arrow batches, in a process of its own for each format.
 The peak of the memory is shown for a quarter of the rows, too: it is flat if both are alike.
-If XlsxWriter is installed (`pip install XlsxWriter`), its mode of constant memory writes the same cells, cell by cell.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import resource
 import subprocess
@@ -16,9 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import date, datetime
-from decimal import Decimal
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +31,6 @@ REPOSITORY = Path(__file__).parents[2]
 def main(rows: int) -> None:
     """Measure and print."""
     names = [f"{kind} of {source}" for source in ("rows", "batches") for kind in KINDS]
-    if importlib.util.find_spec("xlsxwriter"):
-        names.append("XlsxWriter of rows")
     table = Table("", "rows a second", "rows a CPU second", "MB", "peak RSS, MB", "of a quarter", box=SIMPLE_HEAD)
     for name in names:
         few, many = once(name, rows // 4), once(name, rows)
@@ -63,10 +57,7 @@ def make(kind: str, source: str, rows: str) -> None:
             began, cpu = time.perf_counter(), time.process_time()
             file = Path(folder) / f"out.{kind}"
             items = batches(block) if source == "batches" else block
-            if kind == "XlsxWriter":
-                by_cells(file, islice(chain.from_iterable(repeat(block)), number))
-            else:
-                export(file, chain.from_iterable(repeat(items, number // BLOCK)))
+            export(file, chain.from_iterable(repeat(items, number // BLOCK)))
             size = file.stat().st_size
         if number > BLOCK:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -81,30 +72,6 @@ def export(file: Path, items: Iterator[Any]) -> None:
     RowExport(items, columns=COLUMNS).write(
         FakeServices(file.parent / "ledger"), file, totals={"amount": "sum"}, by=("currency", "status")
     )
-
-
-def by_cells(file: Path, rows: Iterator[tuple[Any, ...]]) -> None:
-    """Write the same cells with XlsxWriter."""
-    import xlsxwriter  # type: ignore[import-not-found,unused-ignore]  # pyright: ignore[reportMissingImports]
-
-    options = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
-    with xlsxwriter.Workbook(file, options) as book:
-        sheet = book.add_worksheet()
-        sheet.freeze_panes(1, 0)
-        sheet.write_row(0, 0, COLUMNS)
-        day, moment, amount = (
-            book.add_format({"num_format": code}) for code in ("yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "0.00")
-        )
-        for number, values in enumerate(rows, 1):
-            for place, value in enumerate(values):
-                if isinstance(value, str):
-                    sheet.write_string(number, place, value)
-                elif isinstance(value, datetime):
-                    sheet.write_datetime(number, place, value.replace(tzinfo=None), moment)
-                elif isinstance(value, date):
-                    sheet.write_datetime(number, place, value, day)
-                else:
-                    sheet.write_number(number, place, value, amount if isinstance(value, Decimal) else None)
 
 
 if __name__ == "__main__":
