@@ -134,6 +134,18 @@ class LogFinding:
         """Whether no record has more than the hint of a pattern of the entry."""
         return self.root.probable and self.first.probable and self.last.probable
 
+    @property
+    def place(self) -> tuple[bool, bool, bool, float, int]:
+        """
+        The finding's place in a report.
+
+        Errors stand before warnings; a vague error, which only reports a lost connection, stands among the warnings.
+        Among each of them, exact findings stand first, and probable ones last; equals are in the order of their times.
+        """
+        lesser = self.entry.severity != "error" or self.entry.vague
+        unclear = self.entry.general or self.entry.vague
+        return lesser, self.probable, unclear, self.first.time or 0.0, self.first.line
+
 
 class Timelines:
     """The open incidents, and the findings from all incidents."""

@@ -37,6 +37,16 @@ TWICE = sighting("small.twice", 9000, message="march")
 CHAIN = ["small.beats", "small.closed", "small.again", "small.twice"]
 
 
+def test_an_exact_finding_stands_before_a_general_one_that_came_earlier() -> None:
+    """Behind it stand a general, a probable and a vague one, which only reports a lost connection."""
+    general, vague = sighting("small.any", line=1), sighting("small.unconnected", line=2)
+    probable = replace(sighting("small.twice", line=3, message="march"), probable=True)
+    exact = sighting("small.lost", line=4, queue="a")
+    findings = joined(general, vague, probable, exact)[1].values()
+    in_order = [finding.entry.id for finding in sorted(findings, key=lambda each: each.place)]
+    assert in_order == ["small.lost", "small.any", "small.twice", "small.unconnected"]
+
+
 def test_a_chain_is_one_finding_whose_root_is_the_cause() -> None:
     """Missed heartbeats, closed, redelivered, ran twice: joined by the connection, then by the message."""
     incidents, findings = joined(BEATS, CLOSED, AGAIN, TWICE)

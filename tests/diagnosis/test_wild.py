@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from steadyworker.diagnosis.scan import Scanner, Search
+from steadyworker.diagnosis.timeline import Timelines
 from tests.diagnosis.explaining import catalogue
 
 pytestmark = pytest.mark.long
@@ -23,6 +24,18 @@ LINES: list[dict[str, Any]] = [
 def test_a_line_of_a_ticket_is_explained_or_unknown(line: dict[str, Any]) -> None:
     search = Search(catalogue().values())
     assert sorted({seen.entry.id for seen in Scanner("ticket", search).whole([line["text"].encode()])}) == line["finds"]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if len(line["finds"]) > 1], ids=lambda line: line["source"])
+def test_the_first_finding_of_a_ticket_is_an_exact_one_if_it_has_any(line: dict[str, Any]) -> None:
+    """A reader takes the first finding for the answer."""
+    timelines = Timelines(catalogue().values())
+    for seen in Scanner("ticket", Search(catalogue().values())).whole([line["text"].encode()]):
+        timelines.add(seen)
+    timelines.end()
+    findings = sorted(timelines.findings.values(), key=lambda each: each.place)
+    exact = [not (each.entry.general or each.entry.vague or each.probable) for each in findings]
+    assert exact[0] == any(exact), [each.entry.id for each in findings]
 
 
 def test_most_of_them_are_known() -> None:

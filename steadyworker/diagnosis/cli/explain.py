@@ -171,10 +171,7 @@ class _ShownFindings:
 
     def rest(self, search: Search, lines: int) -> None:
         """Show every finding that was not shown yet, and then the errors that were not explained."""
-        found = sorted(
-            self._timelines.findings.values(),
-            key=lambda each: (each.entry.severity != "error", each.first.time or 0.0, each.first.line),
-        )
+        found = sorted(self._timelines.findings.values(), key=lambda each: each.place)
         if self._report and not self._numbers and len(found) > _MANY:
             self._report.overview(found)
         for finding in found:
