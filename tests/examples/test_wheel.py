@@ -33,6 +33,7 @@ NEEDS = {
 }
 
 APP = """
+from pathlib import Path
 from steadyworker import Worker
 
 class Hello(Worker[str]):
@@ -40,7 +41,7 @@ class Hello(Worker[str]):
     time_limit = 60
 
     def handle(self, job):
-        print("hello", job.payload)
+        Path(job.key).write_text(f"hello {job.payload}")
 """
 
 
@@ -95,7 +96,8 @@ def test_the_wheel_runs_on_every_python_alone_and_with_each_extra(version: str, 
 
     def job(key: str) -> None:
         assert run(program, "send", "app:Hello", '"you"', "--key", key, folder=tmp_path) == f"{key}\n"
-        assert "hello you" in run(program, "run", "app:Hello", "--max-jobs", "1", folder=tmp_path)
+        run(program, "run", "app:Hello", "--max-jobs", "1", folder=tmp_path)
+        assert (tmp_path / key).read_text() == "hello you"
 
     python = tmp_path / "env/bin/python"
     run(python, "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
