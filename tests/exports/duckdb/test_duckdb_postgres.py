@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from steadyworker.errors import ExportError, ExportRejected, Interrupt
+from steadyworker.errors import ExportRejected, Interrupt
 from steadyworker.exports import DuckDBExport
-from steadyworker.exports.spark.jdbc import Jdbc
 from tests.exports.kit import FakeServices
 from tests.exports.spark.jdbckit import (
     BLOCKED,
@@ -123,24 +120,14 @@ def test_a_schema_gives_a_numeric_its_places_and_never_rounds(database: str, tmp
         lines(tmp_path, "SELECT * FROM t", {"t": table(database, "sums", schema="amount DECIMAL(20,1)")})
 
 
-def test_the_manifest_has_the_snapshot_and_the_version_of_the_server(database: str, tmp_path: Path) -> None:
-    fill(database, 3)
-    with psycopg.connect(database, autocommit=True) as holder:
-        ((now, server),) = holder.execute("SELECT pg_current_xact_id(), current_setting('server_version')")
-    made = DuckDBExport("SELECT id FROM p", tables={"p": table(database)}, order_by=("id",)).write(
+def test_an_empty_table_has_its_columns_and_the_manifest_its_snapshot(database: str, tmp_path: Path) -> None:
+    fill(database, 0)
+    made = DuckDBExport("SELECT id, amount FROM p", tables={"p": table(database)}, order_by=("id",)).write(
         FakeServices(tmp_path / "ledger"), tmp_path / "out.csv"
     )
-    place = re.escape(without_password(database).rpartition("@")[2])
-    next_one = int(now) + 1
-    assert re.fullmatch(
-        rf"postgresql://{place} at 20\S+Z, LSN \w+/\w+, transactions {next_one}:{next_one}:", made.snapshot or ""
-    )
-    assert made.versions["postgres"] == server
-
-
-def test_an_empty_table_has_its_columns(database: str, tmp_path: Path) -> None:
-    fill(database, 0)
-    assert lines(tmp_path, "SELECT id, amount FROM p", {"p": table(database)}) == ["id,amount"]
+    assert (tmp_path / "out.csv").read_text() == "id,amount\n"
+    assert (made.snapshot or "").startswith(f"postgresql://{without_password(database).rpartition('@')[2]} at 20")
+    assert made.versions["postgres"][:2].isdecimal()
 
 
 def test_an_interrupt_ends_the_query_in_the_database(database: str, tmp_path: Path) -> None:
@@ -160,27 +147,9 @@ def test_an_interrupt_ends_the_query_in_the_database(database: str, tmp_path: Pa
     assert sleeping(database) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "expected"),
-    [
-        ({"table": "nowhere"}, ExportRejected, 'relation "nowhere" does not exist'),
-        ({"table": "SELECT 1/0 AS id"}, ExportRejected, "division by zero"),
-        ({"password_env": "WRONG"}, ExportError, "password authentication failed"),
-        ({"password_env": "MISSING"}, ExportError, "in the environment variable MISSING, got none there"),
-    ],
-)
-def test_errors_of_the_database_have_no_password(
-    database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    error: type[ExportError],
-    expected: str,
-) -> None:
-    monkeypatch.setenv("WRONG", "hunter2-wrong")
-    given: dict[str, Any] = {"table": "payments", "password_env": PASSWORD, **options}
-    with pytest.raises(error, match=expected) as raised:
-        lines(tmp_path, "SELECT * FROM t", {"t": Jdbc(without_password(database), **given)})
-    chain = [repr(raised.value), repr(raised.value.__cause__), repr(raised.value.__context__)]
-    assert not any(secret in text for text in chain for secret in ("hunter2-wrong", urlsplit(database).password or "-"))
-    assert (error is ExportRejected) == isinstance(raised.value, ExportRejected)
+def test_an_error_in_the_middle_of_a_copy_is_the_databases_own(database: str, tmp_path: Path) -> None:
+    """test_postgres.py has the errors before a copy."""
+    broken = table(database, "SELECT i AS id, 1 / (i - 90000) AS x FROM generate_series(1, 100000) AS t(i)")
+    with pytest.raises(ExportRejected, match=r"^Expected to read table 't' at .*, got: division by zero: ") as raised:
+        lines(tmp_path, "SELECT * FROM t", {"t": broken})
+    assert password(database) not in f"{raised.value} {raised.value.__cause__} {raised.value.__context__}"

@@ -32,7 +32,7 @@ from steadyworker.exports.spark.protocol import (
     encode,
 )
 from steadyworker.exports.spark.query import failed
-from steadyworker.exports.spark.tables import Files, Table
+from steadyworker.exports.tables import Files, Table
 from steadyworker.text.plain_text import LONGEST
 from tests.slots.anything import Leaving, LeavingError, Nameless, RefusingError
 

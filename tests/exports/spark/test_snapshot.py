@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from steadyworker.errors import ExportError, Interrupt
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.spark.export import SparkExport
-from steadyworker.exports.spark.jdbc import Jdbc
 from steadyworker.exports.spark.service import SparkService
 from tests.conftest import Eventually
 from tests.exports.spark.jdbckit import BLOCKED, connections, fill, sleeping, table
