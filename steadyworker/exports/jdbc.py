@@ -77,9 +77,8 @@ class Jdbc:
             One line end at the end of the file is ignored.
         schema: Columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
             The export refuses a value with more digits after the point than its column has, and never rounds it.
-            If the database's own types allow such values, one extra pass searches for such values.
             The export refuses an infinite date or timestamp of PostgreSQL, unless its column is read as `STRING`.
-            One extra pass searches for infinite values.
+            If the database's own types allow such values, Spark's export searches for them in one extra pass.
         fetch_rows: The number of rows that the database returns at a time.
         statement_timeout: The time limit in seconds of one response: the first rows of a range, or its next rows.
             The export counts as stuck, at the earliest, when this time has passed without progress.

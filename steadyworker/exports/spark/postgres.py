@@ -24,7 +24,7 @@ from steadyworker.exports.postgres import (
     PostgresColumn,
     unreadable,
 )
-from steadyworker.exports.spark.drivers import DRIVERS
+from steadyworker.exports.spark.drivers import DRIVER, REMEDY
 from steadyworker.exports.spark.exact import places, rounded
 
 _ROWS_A_RANGE = 250_000
@@ -74,24 +74,22 @@ def read_table(session: SparkSession, databases: Databases, name: str, source: D
     """
     with databases.reading(name, source) as held:
         columns = held.columns(source.relation)
-        _check_finite(held, name, source, columns)
         _check_types(name, source, columns)
         options = _connection(held, source) | _ranges(held, name, source, columns)
         options["dbtable"] = _relation(source, columns)
         frame = _load(session, options)
-        _check_digits(held, name, source, columns, frame.schema)
+        _check_values(held, name, source, columns, frame.schema)
     return frame
 
 
 def _load(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    driver = DRIVERS["postgresql"]
     try:
-        return session.read.format("jdbc").options(driver=driver.class_name, **options).load()
+        return session.read.format("jdbc").options(driver=DRIVER, **options).load()
     except Exception as error:
-        if f"ClassNotFoundException: {driver.class_name}" not in str(error):
+        if f"ClassNotFoundException: {DRIVER}" not in str(error):
             raise
         raise ExportError(
-            f"Expected the JDBC driver of {driver.name}, {driver.class_name}, got no such class in Spark: {driver.remedy}."
+            f"Expected the JDBC driver of PostgreSQL, {DRIVER}, got no such class in Spark: {REMEDY}."
         ) from error
 
 
@@ -161,27 +159,6 @@ def _relation(source: Database, columns: Sequence[PostgresColumn]) -> str:
     return f"(SELECT {', '.join(chosen)} FROM {source.relation}) AS exact"  # noqa: S608 - the user's own SQL
 
 
-def _check_finite(held: HeldSnapshot, name: str, source: Database, columns: Sequence[PostgresColumn]) -> None:
-    """Refuse infinite dates, which Spark would read as dates of the years 1 or 9999; the check takes one pass."""
-    dates = {
-        each.name: (_HAS_INFINITE if each.kind.startswith("_") else "NOT isfinite({c})").format(c=_quoted(each.name))
-        for each in columns
-        if each.kind.removeprefix("_") in _DATES and not _declares(source, each.name, "(?:STRING|VARCHAR)")
-    }
-    if not dates:
-        return
-    checks = ", ".join(f"bool_or({check})" for check in dates.values())
-    ((*found,),) = held.rows(f"SELECT {checks} FROM {source.relation}")  # noqa: S608 - the user's own SQL
-    infinite = [column for column, answer in zip(dates, found, strict=True) if answer]
-    if infinite:
-        column = _quoted(infinite[0])
-        raise ExportRejected(
-            f"Expected finite dates in table {name!r}, got infinity in {', '.join(map(repr, infinite))}, and Spark has no such "
-            f"value: use a query that makes it NULL, Jdbc(url, \"SELECT nullif(nullif({column}, 'infinity'), '-infinity') AS {column}, …\"), "
-            "or one without the column."
-        )
-
-
 def _check_types(name: str, source: Database, columns: Sequence[PostgresColumn]) -> None:
     """Refuse columns that Spark would round or change, unless the user's schema gives them a type."""
     for each in columns:
@@ -189,20 +166,25 @@ def _check_types(name: str, source: Database, columns: Sequence[PostgresColumn])
         why = _BENT.get(each.kind, _BENT.get(element, ""))
         if element == "numeric" and not each.digits:
             why = "without a precision Spark would round it to 18 places"
-        # `_check_digits` skips arrays.
+        # `_check_values` skips the digits of arrays.
         remedy, enough = ("DECIMAL(20,4)", "") if each.kind == element else ("STRING", "STRING")
         if why and not _declares(source, each.name, enough):
             raise unreadable("Spark", name, each, why, remedy)
 
 
-def _check_digits(
+def _check_values(
     held: HeldSnapshot, name: str, source: Database, columns: Sequence[PostgresColumn], read: StructType
 ) -> None:
     """
-    Refuse numbers with more digits after the point than the types that Spark reads.
+    Refuse values that Spark would change: infinite dates, and more digits after the point than the type that Spark reads.
 
     The check takes one pass over the table, unless the types of the columns already prove it.
     """
+    dates = {
+        each.name: (_HAS_INFINITE if each.kind.startswith("_") else "NOT isfinite({c})").format(c=_quoted(each.name))
+        for each in columns
+        if each.kind.removeprefix("_") in _DATES and not _declares(source, each.name, "(?:STRING|VARCHAR)")
+    }
     numbers = {}
     for each in columns:
         after = places(read).get(each.name)
@@ -211,11 +193,19 @@ def _check_digits(
         # A float is compared by its text, because a direct cast to numeric keeps only 15 digits.
         number = _quoted(each.name) + {"numeric": "", "money": "::numeric"}.get(each.kind, "::text::numeric")
         numbers[each.name] = after, f"max({number}::text) FILTER (WHERE {number} <> round({number}, {after}))"
-    if not numbers:
+    checks = [*(f"bool_or({check})" for check in dates.values()), *(check for _, check in numbers.values())]
+    if not checks:
         return
-    checks = ", ".join(check for _, check in numbers.values())
-    ((*found,),) = held.rows(f"SELECT {checks} FROM {source.relation}")  # noqa: S608 - the user's own SQL
-    for (column, (after, _)), got in zip(numbers.items(), found, strict=True):
+    (found,) = held.rows(f"SELECT {', '.join(checks)} FROM {source.relation}")  # noqa: S608 - the user's own SQL
+    infinite = [column for column, got in zip(dates, found, strict=False) if got]
+    if infinite:
+        column = _quoted(infinite[0])
+        raise ExportRejected(
+            f"Expected finite dates in table {name!r}, got infinity in {', '.join(map(repr, infinite))}, and Spark has no such "
+            f"value: use a query that makes it NULL, Jdbc(url, \"SELECT nullif(nullif({column}, 'infinity'), '-infinity') AS {column}, …\"), "
+            "or one without the column."
+        )
+    for (column, (after, _)), got in zip(numbers.items(), found[len(dates) :], strict=True):
         if got is not None:
             needs = len(got.partition(".")[2])
             remedy = f'declare more, Jdbc(schema="{column} DECIMAL(38,{needs})"), or round it in a query, Jdbc(url, "SELECT …")'

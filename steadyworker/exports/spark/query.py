@@ -85,7 +85,7 @@ def write(
         emit: A function that gets the event `started` when Spark has analysed the query.
         inputs: A function that returns the inputs that a result reads.
         where: The location of the job in a cluster.
-        databases: The databases of the job; None without a JVM in the host.
+        databases: The databases of the job; None with Spark Connect.
     """
     plan = run.plan
     tables = {name: _read(session, name, source, databases) for name, source in plan.tables.items()}
@@ -134,8 +134,8 @@ def _read(session: SparkSession, name: str, source: FileSource | Database, datab
         return read(session, source)
     if databases is None:
         raise ExportRejected(
-            f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: it has no JVM here that could "
-            "hold a snapshot of the database; use spark_master local[*,4] or spark://…, or read files."
+            f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: the table's password would pass "
+            "to a server that other users share; use spark_master local[*,4] or spark://…, or read files."
         )
     return read_table(session, databases, name, source)
 

@@ -1,4 +1,4 @@
-"""`Jdbc` tables over real Spark, a real PostgreSQL and real files of SQLite's: values, ranges, passwords, what is refused."""
+"""`Jdbc` tables over real Spark, a real PostgreSQL and , ranges, passwords, what is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportError
 from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.rows import RowExport
@@ -236,19 +236,3 @@ def test_a_read_is_cut_by_dates_and_moments_too_and_loses_no_null(
     made, lines = ask(sources, "SELECT id FROM t", tmp_path / "out.csv", t=source)
     assert lines == ["id", *map(str, range(1, 102))]
     assert made.rows == 101
-
-
-def test_what_postgresql_can_never_answer_is_rejected_and_what_it_can_answer_later_is_not(
-    sources: SparkService, database: str, tmp_path: Path
-) -> None:
-    final = {
-        "nowhere": "does not exist",
-        "SELECT 1 / (i - 3) AS id FROM generate_series(1, 5) AS i": "division by zero",
-    }
-    for source, says in final.items():
-        with pytest.raises(ExportRejected, match=rf"\(rejected\): .*{says}"):
-            ask(sources, "SELECT * FROM t", tmp_path / "no.csv", t=table(database, source))
-    slow = table(database, "SELECT 1 AS id FROM pg_sleep(3)", statement_timeout=0.5)
-    with pytest.raises(ExportError, match=r"\(job\): .*timeout") as passing:
-        ask(sources, "SELECT * FROM t", tmp_path / "no.csv", t=slow)
-    assert not isinstance(passing.value, ExportRejected)

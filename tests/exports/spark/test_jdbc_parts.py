@@ -11,30 +11,30 @@ import pytest
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.build import Build
-from steadyworker.exports.spark.drivers import DRIVERS, with_drivers
+from steadyworker.exports.spark.drivers import REMEDY, with_driver
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.settings import SparkSettings
 
 
 def test_spark_is_given_the_systems_drivers_unless_a_users_jar_has_them(tmp_path: Path) -> None:
-    assert with_drivers("", tmp_path) == ""
+    assert with_driver("", tmp_path) == ""
     folder = tmp_path / "usr/share/java"
     folder.mkdir(parents=True)
     system = folder / "postgresql.jar"
     system.touch()
-    assert with_drivers("", tmp_path) == str(system)
+    assert with_driver("", tmp_path) == str(system)
     own = tmp_path / "own drivers.jar"
     with zipfile.ZipFile(own, "w") as archive:
         archive.writestr("org/postgresql/Driver.class", b"")
     for jar in (str(own), own.as_uri()):
-        assert with_drivers(f" {jar},hdfs:///x.jar,/none.jar ", tmp_path).split(",") == [
+        assert with_driver(f" {jar},hdfs:///x.jar,/none.jar ", tmp_path).split(",") == [
             jar,
             "hdfs:///x.jar",
             "/none.jar",
         ]
-    assert with_drivers("https://example.com/other.jar", tmp_path).split(",")[1:] == [str(system)]
-    assert with_drivers("https://example.com/postgresql.jar", tmp_path) == "https://example.com/postgresql.jar"
-    assert "apt-get install libpostgresql-jdbc-java" in DRIVERS["postgresql"].remedy
+    assert with_driver("https://example.com/other.jar", tmp_path).split(",")[1:] == [str(system)]
+    assert with_driver("https://example.com/postgresql.jar", tmp_path) == "https://example.com/postgresql.jar"
+    assert "apt-get install libpostgresql-jdbc-java" in REMEDY
 
 
 def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
