@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -62,35 +61,14 @@ def test_each_type_has_every_digit(database: str, tmp_path: Path) -> None:
     ]
 
 
-def test_tables_of_one_database_share_a_snapshot_that_ends_before_the_query(database: str, tmp_path: Path) -> None:
-    """A row that is added between the copies of two tables is in neither; nothing is connected while DuckDB sorts."""
-    with psycopg.connect(database) as connection:
-        connection.execute(
-            "CREATE TABLE one AS SELECT i AS id FROM generate_series(1, 3) AS t(i); CREATE TABLE two AS TABLE one"
-        )
-        connection.execute(
-            """CREATE FUNCTION wait() RETURNS int LANGUAGE plpgsql AS
-               'BEGIN PERFORM pg_advisory_lock(7); RETURN 1; END'"""
-        )
-    added = threading.Event()
-    found: list[Any] = []
-
-    def on_check() -> None:
-        found.append([query for *_, query in connections(database)])
-        if not added.is_set() and any("wait()" in query for query in found[-1]):
-            with psycopg.connect(database, autocommit=True) as other:
-                other.execute("INSERT INTO one VALUES (4)")
-                other.execute("INSERT INTO two VALUES (4)")
-            added.set()
-            holder.close()
-
-    with psycopg.connect(database, autocommit=True) as holder:
-        holder.execute("SELECT pg_advisory_lock(7)")
-        tables = {"a": table(database, "SELECT one.*, wait() FROM one"), "b": table(database, "two")}
-        services = FakeServices(tmp_path / "ledger", on_check=on_check)
-        query = "SELECT b.id, (SELECT count(*) FROM a) AS n FROM b"
-        assert lines(tmp_path, query, tables, services) == ["id,n", "1,3", "2,3", "3,3"]
-    assert added.is_set()
+def test_tables_of_one_database_are_copied_in_one_transaction(database: str, tmp_path: Path) -> None:
+    """test_postgres.py shows that its snapshot is one."""
+    transaction = (
+        "SELECT 1 AS id, pg_backend_pid() AS pid, now() AS began, current_setting('transaction_isolation') AS level"
+    )
+    tables = {"a": table(database, transaction), "b": table(database, f"{transaction} FROM pg_sleep(0.01)")}
+    query = "SELECT id, level FROM a JOIN b USING (id, pid, began, level)"
+    assert lines(tmp_path, query, tables) == ["id,level", "1,repeatable read"]
     assert connections(database) == []
 
 
