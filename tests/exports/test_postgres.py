@@ -37,10 +37,12 @@ def databases(database: str) -> Iterator[Databases]:
 
 def run(url: str, *statements: str) -> list[Any]:
     """Return what the last statement finds, over a connection of its own."""
+    found: list[Any] = []
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
+            found = cursor.fetchall() if cursor.description else []
+    return found
 
 
 def test_a_url_becomes_a_place_a_user_and_options() -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import zipfile
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -13,6 +14,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.drivers import REMEDY, with_driver
 from steadyworker.exports.spark.java import Java
+from steadyworker.exports.spark.postgres import _load
 from steadyworker.exports.spark.settings import SparkSettings
 
 
@@ -35,6 +37,20 @@ def test_spark_is_given_the_systems_drivers_unless_a_users_jar_has_them(tmp_path
     assert with_driver("https://example.com/other.jar", tmp_path).split(",")[1:] == [str(system)]
     assert with_driver("https://example.com/postgresql.jar", tmp_path) == "https://example.com/postgresql.jar"
     assert "apt-get install libpostgresql-jdbc-java" in REMEDY
+
+
+def test_the_error_without_the_driver_names_its_package() -> None:
+    """As py4j shows the error of Java."""
+    session = MagicMock()
+    load = session.read.format.return_value.options.return_value.load
+    load.side_effect = Exception(
+        "calling o37.load.\n: java.lang.ClassNotFoundException: org.postgresql.Driver\n\tat java."
+    )
+    with pytest.raises(ExportError, match="got no such class in Spark: apt-get install libpostgresql-jdbc-java"):
+        _load(session, {})
+    load.side_effect = OSError("full")
+    with pytest.raises(OSError, match="full"):
+        _load(session, {})
 
 
 def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
