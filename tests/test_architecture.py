@@ -114,8 +114,12 @@ WINGS: dict[str, Wing] = {
 # Houses of their own in this distribution: the core finds them by entry points (`system/entry_points.py`) only.
 SIDE_HOUSES = ("exports/", "diagnosis/", "dashboard/", "pages/")
 
-# What runs inside a child speaks frames, and knows neither broker nor ledger.
-STRANGERS: dict[str, tuple[str, ...]] = {"slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/")}
+# What runs inside a child speaks frames, and knows neither broker nor ledger; what DuckDB and Spark share is in exports/ itself.
+STRANGERS: dict[str, tuple[str, ...]] = {
+    "slots/child.py": ("adapter.py", "delivery.py", "backends/", "ledger/"),
+    "exports/duckdb/": ("exports/spark/",),
+    "exports/spark/": ("exports/duckdb/",),
+}
 
 ADAPTERS_MAY_IMPORT = {
     "adapter.py",

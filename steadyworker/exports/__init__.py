@@ -29,6 +29,8 @@ Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lin
 | `sorting.py` | the columns by which DuckDB and Spark sort |
 | `rows.py` | `RowExport` |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
+| `tables.py`, `jdbc.py`, `params.py` | the tables and parameters of a query: `Files`, `Jdbc` |
+| `postgres.py` | the snapshots of PostgreSQL that an export reads; the cancel of its queries |
 | `duckdb/` | `DuckDBExport` |
 | `spark/` | `SparkExport` and the Spark host |
 | `cli/` | the verb `verify` |

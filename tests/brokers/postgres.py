@@ -8,6 +8,9 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
@@ -120,6 +123,43 @@ class Cluster(Served, Postgres):
     def promote(self) -> None:
         """Make a standby a primary, and return when it takes writes."""
         self._execute(sql.SQL("SELECT pg_promote()").format())
+
+    @contextmanager
+    def tls(self, name: str, roots: Path) -> Iterator[None]:
+        """Speak TLS too, with a certificate for this name; it is its own authority, and is in the file `roots`."""
+        data = self.folder / "data"
+        key, shown = data / "server.key", data / "server.crt"
+        made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+        names = [
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            f"subjectAltName=DNS:{name}",
+            "-keyout",
+            str(key),
+            "-out",
+            str(roots),
+        ]
+        subprocess.run(["openssl", *made, *names], check=True, capture_output=True)
+        shutil.copy(roots, shown)
+        for file in (key, shown):
+            file.chmod(0o600)
+            os.chown(file, data.stat().st_uid, data.stat().st_gid)
+        self._switch_tls("on")
+        yield
+        self._switch_tls("off")
+
+    def _switch_tls(self, to: str) -> None:
+        """The server reads its settings again when it comes to it."""
+        self._execute(sql.SQL("ALTER SYSTEM SET ssl = {}").format(to))
+        self._execute(sql.SQL("SELECT pg_reload_conf()").format())
+        deadline = time.monotonic() + 30
+        while True:
+            with psycopg.connect(self.url, autocommit=True) as later:
+                if later.execute("SHOW ssl").fetchall() == [(to,)]:
+                    return
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     def heal(self) -> None:
         """Whatever a test did to it: running and reachable."""

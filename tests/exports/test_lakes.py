@@ -12,7 +12,7 @@ import pytest
 from steadyworker.errors import ExportRejected
 from steadyworker.exports import check_files
 from steadyworker.exports.spark.inputs import of_plan, of_text
-from steadyworker.exports.spark.tables import Files, source_of
+from steadyworker.exports.tables import Files, source_of
 
 LAKES = {"delta": "_delta_log/00000000000000000000.json", "hudi": ".hoodie/hoodie.properties"}
 LAKES |= {"iceberg": "metadata/00001-6e3c.metadata.json"}

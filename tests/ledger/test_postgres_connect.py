@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -153,50 +150,13 @@ class TestTls:
     """A server elsewhere must show a certificate for its name, signed by an authority that the system trusts."""
 
     @pytest.fixture
-    def far(
-        self, postgres_cluster: Cluster, database: str, admin: Admin, tmp_path: Path
-    ) -> Iterator[Callable[[str], str]]:
+    def far(self, postgres_cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Callable[[str], str]]:
         """The URL of the server under another name, which is no loopback; its certificate is for `db.example`."""
-        data = postgres_cluster.folder / "data"
-        roots, key = tmp_path / "roots.pem", data / "server.key"
-        made = [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=db.example",
-        ]
-        names = ["-addext", "subjectAltName=DNS:db.example", "-keyout", str(key), "-out", str(roots)]
-        subprocess.run([*made, *names], check=True, capture_output=True)
-        shutil.copy(roots, data / "server.crt")
-        for file in (key, data / "server.crt"):
-            file.chmod(0o600)
-            os.chown(file, data.stat().st_uid, data.stat().st_gid)
-        self.switch_tls(admin, "on", database)
         parts = urlsplit(database)
         login, _, place = parts.netloc.rpartition("@")
         port = place.rpartition(":")[2]
-        yield lambda name: parts._replace(netloc=f"{login}@{name}:{port}", query="hostaddr=127.0.0.1").geturl()
-        self.switch_tls(admin, "off", database)
-
-    def switch_tls(self, admin: Admin, to: LiteralString, database: str) -> None:
-        """The server reads its settings again when it comes to it."""
-        admin.execute(sql.SQL("ALTER SYSTEM SET ssl = {}").format(sql.SQL(to)))
-        admin.execute("SELECT pg_reload_conf()")
-        deadline = time.monotonic() + 30
-        while True:
-            with psycopg.connect(database, autocommit=True) as later:
-                if later.execute("SHOW ssl").fetchall() == [(to,)]:
-                    return
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        with postgres_cluster.tls("db.example", tmp_path / "roots.pem"):
+            yield lambda name: parts._replace(netloc=f"{login}@{name}:{port}", query="hostaddr=127.0.0.1").geturl()
 
     def test_who_shows_it_is_welcome(
         self, far: Callable[[str], str], opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

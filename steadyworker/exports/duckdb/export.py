@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -20,18 +20,18 @@ from typing import Any
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportRejected
 from steadyworker.export import Services
-from steadyworker.exports.duckdb.postgres import PostgresCopies
+from steadyworker.exports.duckdb.postgres import copy_table
 from steadyworker.exports.duckdb.session import SortedQuery, check_finite, connect, failure, lock
 from steadyworker.exports.duckdb.tables import add_files
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.output import ExportOutput
+from steadyworker.exports.params import Value, from_param, to_param
+from steadyworker.exports.postgres import Databases
 from steadyworker.exports.several import Split
 from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import Source, arrow
-from steadyworker.exports.spark.params import Value, from_param, to_param
-from steadyworker.exports.spark.protocol import FileSource
-from steadyworker.exports.spark.tables import Table, source
 from steadyworker.exports.stage import StagingDir, drop_incomplete
+from steadyworker.exports.tables import FileSource, Table, source
 from steadyworker.text.versions import version
 from steadyworker.units import parse_size
 
@@ -176,7 +176,7 @@ class SortedRows:
         self._queue: Queue[Any] = Queue(_BATCHES)
         self._thread = threading.Thread(target=self._run, name="duckdb", daemon=True)
         self._failures: list[Exception] = []
-        self._cancels: list[Callable[[], object]] = []
+        self._databases = Databases(f"{services.uid}-{stage.fence}-{stage.path.name[:8]}")
         self._stopped = threading.Event()
         self._connection: Any = None
         self._rows, self._moved = 0, (-1, 0)
@@ -200,9 +200,10 @@ class SortedRows:
         self._stopped.set()
         while self._thread.is_alive():
             # Again and again, because DuckDB forgets an interrupt that comes between two statements.
-            for cancel in tuple(self._cancels):
+            if self._connection is not None:
                 with suppress(Exception):  # the thread has just closed the connection
-                    cancel()
+                    self._connection.interrupt()
+            self._databases.cancel()
             with suppress(Empty):
                 self._queue.get(timeout=_POLL)
             self._thread.join(0.001)
@@ -242,25 +243,22 @@ class SortedRows:
             self._spill.mkdir()
             with closing(connect(self._spill, self._export.memory, self._export.threads)) as connection:
                 self._connection = connection
-                self._cancels.append(connection.interrupt)
                 self._put_rows(connection)
             self._put(None)
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self._put(error)
-        finally:
-            self._cancels.clear()
 
     def _put_rows(self, connection: Any) -> None:
-        copies, paths = PostgresCopies(self._services.uid, self._failures, self._cancels), list[str]()
-        with closing(copies):
+        paths = list[str]()
+        with closing(self._databases):
             for name, table in self._sources.items():
                 if isinstance(table, FileSource):
                     paths += add_files(connection, name, table, self._failures)
                 else:
-                    copies.copy(connection, name, table)
+                    copy_table(connection, self._databases, name, table, self._failures)
         lock(connection, paths)
         query = SortedQuery(connection, self._export.query, self._params, self._export.order_by)
-        self._put(BegunQuery(query.columns, query.keys, copies.snapshot, copies.versions))
+        self._put(BegunQuery(query.columns, query.keys, self._databases.snapshot, self._databases.versions))
         reader = query.read()
         self._put(arrow().RecordBatch.from_pylist([], reader.schema))  # the types of a file without rows
         for batch in reader:

@@ -1,9 +1,5 @@
 """
-Tables of PostgreSQL, copied into DuckDB in one snapshot for each database.
-
-::
-
-    BEGIN REPEATABLE READ, READ ONLY ─ COPY (table) TO STDOUT ─ COPY (next table) … ─ ROLLBACK, before the query begins
+Tables of PostgreSQL, copied into DuckDB in one snapshot of each database, which ends before the query begins.
 
 DuckDB's own extension for PostgreSQL is downloaded at its first use, which is impossible on many hosts.
 ADBC would be a second client library; psycopg is there for the ledger, and COPY with pyarrow's CSV reader is as fast.
@@ -13,27 +9,19 @@ A copy also ends the snapshot early: the database keeps no old rows for the time
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote
 
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.duckdb.ddl import DATE, ReadColumn, columns_of, quoted
 from steadyworker.exports.duckdb.tables import ArrowStream, add_stream
+from steadyworker.exports.jdbc import Database
+from steadyworker.exports.postgres import Databases, PostgresColumn, unreadable
 from steadyworker.exports.sources import arrow
-from steadyworker.exports.spark.jdbc import STATE, read_password
-from steadyworker.exports.spark.protocol import Database
-from steadyworker.text.redaction import REDACTED
 
 _BLOCK = 4 << 20
 _MOST_DIGITS = 38
-_NAMES = MappingProxyType({"connectTimeout": "connect_timeout"})  # from the JDBC driver's names to libpq's
-# No retry helps: not supported, wrong data, wrong names or syntax.
-_FINAL = ("0A", "21", "22", "42")
-_PASSING = ("42501",)  # a permission can still be granted
 # For each type, the Arrow type in which the text of COPY is read, and DuckDB's expression for it.
 _TYPES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -53,141 +41,53 @@ _TYPES: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-class PostgresCopies:
+def copy_table(connection: Any, databases: Databases, name: str, source: Database, failures: list[Exception]) -> None:
     """
-    The databases of one export.
+    Copy a table into DuckDB.
 
     Args:
-        uid: The job's uid, for the `application_name` of the connections.
+        connection: The connection of DuckDB.
+        databases: The databases of the export.
+        name: The table's name in the query.
+        source: The table.
         failures: Receives the error that ends a copy.
-        cancels: Receives a function that ends a copy from another thread.
 
-    Attributes:
-        versions: The versions of the databases, by name.
+    Raises:
+        ExportRejected: The table has a column that cannot be read exactly, or PostgreSQL refused the query.
+        ExportError: psycopg or the password is missing, or PostgreSQL does not respond.
     """
-
-    def __init__(self, uid: str, failures: list[Exception], cancels: list[Callable[[], object]]) -> None:
-        self._uid, self._failures, self._cancels = uid, failures, cancels
-        self._opened: dict[tuple[Any, ...], Any] = {}
-        self._snapshots: list[str] = []
-        self._stack = ExitStack()
-        self.versions: dict[str, str] = {}
-
-    @property
-    def snapshot(self) -> str | None:
-        """A description of the databases' snapshots, or None if no table was copied."""
-        return "; ".join(self._snapshots) or None
-
-    def copy(self, connection: Any, name: str, source: Database) -> None:
-        """
-        Copy a table into DuckDB.
-
-        Raises:
-            ExportRejected: The table has a column that cannot be read exactly, or PostgreSQL refused the query.
-            ExportError: psycopg or the password is missing, or PostgreSQL does not respond.
-        """
-        if source.place.startswith("/"):
-            raise ExportRejected(
-                f"Expected a table of PostgreSQL as table {name!r}, got one of SQLite: use RowExport with a cursor of sqlite3."
-            )
-        psycopg = _psycopg()
-        password = read_password(source, os.environ)
-        try:
-            opened = self._open(psycopg, source, password)
-            opened.execute(f"SET LOCAL statement_timeout = {int(source.statement_timeout * 1000)}")
-            columns = _columns(opened, name, source)
-            schema = arrow().schema([(column.name, column.read) for column in columns])
-            copied = f"{name} in PostgreSQL"
-            add_stream(
-                connection,
-                copied,
-                columns,
-                ArrowStream(schema, lambda: _rows(opened, schema, source, name), self._failures),
-            )
-            connection.execute(f"CREATE TABLE {quoted(name)} AS SELECT * FROM {quoted(copied)}")  # noqa: S608 - quoted
-            connection.execute(f"DROP VIEW {quoted(copied)}")
-        except Exception as error:
-            cause: Any = next((failure for failure in self._failures if isinstance(failure, psycopg.Error)), error)
-            if not isinstance(cause, psycopg.Error):
-                raise
-            self._failures.clear()
-            text = str(cause).strip().partition("\n")[0].replace(password or REDACTED, REDACTED)
-            state = cause.sqlstate or ""
-            final = state.startswith(_FINAL) and state not in _PASSING
-            raise (ExportRejected if final else ExportError)(
-                f"Expected to read table {name!r} at {source.place}, got: {text}: correct the table, or see the database's log."
-            ) from None  # the cause can have the connection's parameters
-
-    def close(self) -> None:
-        """End the snapshots."""
-        self._stack.close()
-
-    def _open(self, psycopg: Any, source: Database, password: str | None) -> Any:
-        """Return the connection to a database, in a transaction with one snapshot."""
-        key = source.place, source.user, source.password_env, source.password_file
-        if key not in self._opened:
-            place, _, database = source.place.partition("/")
-            host, _, port = place.rpartition(":")
-            given = {_NAMES.get(name, name): value for name, value in source.properties.items()}
-            if given.pop("sslfactory", None):  # trust the authorities of the system
-                given["sslrootcert"] = "system"
-            path = given.pop("currentSchema", None)
-            opened = psycopg.connect(
-                host=host.strip("[]"),
-                port=port,
-                dbname=unquote(database),
-                user=source.user,
-                password=password,
-                application_name=f"steadyworker {self._uid}"[:63],
-                **{"connect_timeout": "10", **given},
-            )
-            self._stack.callback(opened.close)
-            self._cancels.append(opened.cancel)
-            opened.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            for setting, value in {
-                "TimeZone": "UTC",
-                "DateStyle": "ISO",
-                "bytea_output": "hex",
-                "extra_float_digits": "3",
-                **({"search_path": path} if path else {}),
-            }.items():
-                opened.execute("SELECT set_config(%s, %s, true)", (setting, value))
-            self.versions["postgres"], state = opened.execute(f"SELECT {STATE}").fetchone()
-            self._snapshots.append(f"postgresql://{source.place} {state}")
-            self._opened[key] = opened
-        return self._opened[key]
+    with databases.reading(name, source) as held:
+        columns = _columns(name, source, held.columns(source.relation))
+    schema = arrow().schema([(column.name, column.read) for column in columns])
+    copied = f"{name} in PostgreSQL"
+    stream = ArrowStream(schema, lambda: _rows(databases, schema, name, source), failures)
+    add_stream(connection, copied, columns, stream)
+    connection.execute(f"CREATE TABLE {quoted(name)} AS SELECT * FROM {quoted(copied)}")  # noqa: S608 - quoted
+    connection.execute(f"DROP VIEW {quoted(copied)}")
 
 
-def _columns(opened: Any, name: str, source: Database) -> list[ReadColumn]:
-    """Return the columns of a table; raise ExportRejected for a type that cannot be read exactly."""
-    found = opened.execute(f"SELECT * FROM {source.relation} LIMIT 0").description  # noqa: S608 - the user's own SQL
-    kinds = dict(
-        opened.execute("SELECT oid, typname FROM pg_type WHERE oid = ANY(%s)", ([each.type_code for each in found],))
-    )
+def _columns(name: str, source: Database, found: Sequence[PostgresColumn]) -> list[ReadColumn]:
+    """Return the columns to read; raise ExportRejected for a type that cannot be read exactly."""
     declared = {column.name: column for column in columns_of(source.schema)} if source.schema else {}
     pa = arrow()
     columns = []
     for each in found:
-        kind = kinds[each.type_code]
-        digits, after = each.precision or 0, each.scale or 0
         if each.name in declared:
             columns.append(declared[each.name])
-        elif kind in _TYPES:
-            read, sql = _TYPES[kind]
+        elif each.kind in _TYPES:
+            read, sql = _TYPES[each.kind]
             columns.append(ReadColumn(each.name, pa.type_for_alias(read), sql))
-        elif kind == "numeric" and 0 < digits <= _MOST_DIGITS and 0 <= after <= digits:
-            columns.append(ReadColumn(each.name, pa.decimal128(digits, after)))
-        elif kind in {"numeric", "money", "timetz", "interval"} or kind.startswith("_"):
-            raise ExportRejected(
-                f"Expected columns that DuckDB reads as they are in table {name!r}, got {each.name!r}, {each.type_display}: "
-                f'declare the type, Jdbc(schema="{each.name} DECIMAL(20,4)"), or cast it in a query, Jdbc(url, "SELECT …").'
-            )
+        elif each.kind == "numeric" and 0 < each.digits <= _MOST_DIGITS and 0 <= each.after <= each.digits:
+            columns.append(ReadColumn(each.name, pa.decimal128(each.digits, each.after)))
+        elif each.kind in {"numeric", "money", "timetz", "interval"} or each.kind.startswith("_"):
+            why = "DuckDB has no type that holds each of its values"
+            raise unreadable("DuckDB", name, each, why, "DECIMAL(20,4)")
         else:
             columns.append(ReadColumn(each.name, pa.string()))  # as PostgreSQL shows it
     return columns
 
 
-def _rows(opened: Any, schema: Any, source: Database, name: str) -> Iterator[Any]:
+def _rows(databases: Databases, schema: Any, name: str, source: Database) -> Iterator[Any]:
     """Yield the rows of a table as Arrow batches."""
     import pyarrow.csv
 
@@ -203,7 +103,7 @@ def _rows(opened: Any, schema: Any, source: Database, name: str) -> Iterator[Any
     read = pyarrow.csv.ReadOptions(column_names=schema.names, block_size=_BLOCK)
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
     query = f"COPY (SELECT * FROM {source.relation}) TO STDOUT (FORMAT csv, ENCODING 'UTF8')"  # noqa: S608 - the user's own SQL
-    with opened.cursor() as cursor, cursor.copy(query) as copy:
+    with databases.reading(name, source) as held, held.connection.cursor() as cursor, cursor.copy(query) as copy:
         body = _CopyBody(copy)
         first = next(body.blocks, b"")
         if not first:
@@ -237,13 +137,3 @@ class _CopyBody(io.RawIOBase):
         size = min(len(buffer), len(block))
         buffer[:size], self.left = block[:size], block[size:]
         return size
-
-
-def _psycopg() -> Any:
-    try:
-        import psycopg
-    except ImportError as error:
-        raise ExportError(
-            "Expected psycopg for a table of PostgreSQL, got none: pip install 'steadyworker[postgres]'."
-        ) from error
-    return psycopg

@@ -18,8 +18,7 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.duckdb.ddl import ReadColumn, columns_of, quoted
 from steadyworker.exports.duckdb.session import literal
 from steadyworker.exports.sources import arrow, check_columns
-from steadyworker.exports.spark.protocol import FileSource
-from steadyworker.exports.spark.tables import data_files
+from steadyworker.exports.tables import FileSource, data_files
 
 _BLOCK = 4 << 20  # bytes; no line of a text file may be longer
 _MOST_DIGITS = 38

@@ -13,12 +13,11 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | file | runs in | content |
 |---|---|---|
 | `export.py`, `build.py` | child | `SparkExport`: plan, events, parts to one file, manifest; `Build` |
-| `tables.py`, `jdbc.py` | child | the tables of a query: `Files`, formats, paths; `Jdbc`, tables of databases |
 | `handle.py` | child | names in the ledger, by which the next run finds Spark jobs that this run has left |
 | `installed.py` | worker process | the entry point: Spark's options, and the start of the service |
 | `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
-| `settings.py`, `java.py`, `drivers.py` | worker process | Spark's settings, suitable Java and JDBC drivers |
+| `settings.py`, `java.py`, `drivers.py` | worker process | Spark's settings, suitable Java, the JDBC driver |
 | `address.py` | worker process, host | a Spark Connect server's address, and its form without secrets |
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
 | `backend.py` | host | the interface between `host.py` and its engine (`engine.py` or `connect.py`) |
@@ -30,10 +29,10 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, errors |
 | `result.py` | host | the query's result: types, sort, parts |
 | `inputs.py` | host | what a query will read: plain files, which must not belong to a lake table, and snapshots |
-| `databases.py`, `postgres.py` | host | a snapshot of each database; the cancel of the job's queries |
+| `postgres.py` | host | tables of PostgreSQL: Spark's options, exact types, ranges |
 | `building.py` | host | the user's function that `Build` names |
 | `binding.py` | host | parameters as SQL literals of exactly their types |
-| `protocol.py`, `params.py` | all | the messages between worker process and host |
+| `protocol.py` | all | the messages between worker process and host |
 
 Spark has a process of its own for three reasons.
 While Spark passes rows to a function of `Build`, Python's GIL is held.
@@ -48,22 +47,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from steadyworker.exports.jdbc import Jdbc
     from steadyworker.exports.spark.build import Build
     from steadyworker.exports.spark.export import SparkExport
-    from steadyworker.exports.spark.jdbc import Jdbc
     from steadyworker.exports.spark.service import SparkService
     from steadyworker.exports.spark.settings import SparkSettings
-    from steadyworker.exports.spark.tables import Files
+    from steadyworker.exports.tables import Files
 
 __all__ = ["Build", "Files", "Jdbc", "SparkExport", "SparkService", "SparkSettings"]
 
 _HOMES = {
-    "Build": "build",
+    "Build": "spark.build",
     "Files": "tables",
     "Jdbc": "jdbc",
-    "SparkExport": "export",
-    "SparkService": "service",
-    "SparkSettings": "settings",
+    "SparkExport": "spark.export",
+    "SparkService": "spark.service",
+    "SparkSettings": "spark.settings",
 }
 
 
@@ -71,4 +70,4 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use, because child, worker process and host each need only some of the modules."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"steadyworker.exports.{_HOMES[name]}"), name)

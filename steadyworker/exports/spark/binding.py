@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from steadyworker.exports.spark.params import Param, from_param
+from steadyworker.exports.params import Param, from_param
 
 _LONG = 2**63
 

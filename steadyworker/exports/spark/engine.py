@@ -24,7 +24,7 @@ from typing import Any
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from steadyworker.exports.spark.databases import Databases
+from steadyworker.exports.postgres import Databases
 from steadyworker.exports.spark.inputs import of_plan
 from steadyworker.exports.spark.java import find_java
 from steadyworker.exports.spark.protocol import (
@@ -71,14 +71,14 @@ class Engine:
         return {"pyspark": self._context.version, "java": find_java(os.environ).version}
 
     @property
-    def _jvm(self) -> Any:
+    def _java(self) -> Any:
         """The JVM's process (subprocess.Popen)."""
         gateway: Any = self._context._gateway  # noqa: SLF001
         return gateway.proc
 
     def outlive(self) -> int:
         """Return the JVM's exit code when the JVM has died."""
-        return int(self._jvm.wait())
+        return int(self._java.wait())
 
     def alive(self) -> bool:
         """Return whether the JVM responds; while the JVM hangs, this call waits."""
@@ -122,8 +122,8 @@ class Engine:
     def stop(self) -> None:
         """End Spark normally, so that a cluster gets the application's end."""
         self._session.stop()
-        self._jvm.stdin.close()
-        self._jvm.wait()
+        self._java.stdin.close()
+        self._java.wait()
 
     def _job(self, run: RunExport, emit: Callable[[JobEvent | Stuck], None]) -> _EngineJob:
         with self._changes:
@@ -143,7 +143,7 @@ class Engine:
         sys.stderr.write(f"{why}; all threads:\n")
         sys.stderr.flush()
         faulthandler.dump_traceback(all_threads=True)
-        os.kill(self._jvm.pid, signal.SIGQUIT)  # the JVM writes its stacks, and continues
+        os.kill(self._java.pid, signal.SIGQUIT)  # the JVM writes its stacks, and continues
 
     def _drive(self, job: _EngineJob, pool: int) -> None:
         """
@@ -201,8 +201,7 @@ class _EngineJob:
         self._where = {} if local else {"master": str(context.master), "application": str(context.applicationId)}
         self._tasks = Tasks(context, (group,), self.parts, run.stuck_after * (1.0 if local else _UNSEEN))
         self.cancelled, self.ended = threading.Event(), threading.Event()
-        jvm = context._jvm  # noqa: SLF001 - PostgreSQL's snapshot needs the JDBC driver
-        self.databases = Databases(session, jvm, group)
+        self.databases = Databases(group)
 
     def write(self) -> ExportDone:
         """Make the parts; errors of `probe` and `query.write` pass to the caller."""

@@ -25,13 +25,13 @@ from steadyworker.export import Services
 from steadyworker.exports.formats import Format
 from steadyworker.exports.manifest import Manifest, valid_unicode
 from steadyworker.exports.output import ExportOutput
+from steadyworker.exports.params import Value, to_param
 from steadyworker.exports.several import FilesWriting, Split
 from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.handle import SessionNames
 from steadyworker.exports.spark.pace import note
-from steadyworker.exports.spark.params import Value, to_param
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
@@ -41,8 +41,8 @@ from steadyworker.exports.spark.protocol import (
     from_event,
     parts_of,
 )
-from steadyworker.exports.spark.tables import Table, source
 from steadyworker.exports.stage import drop_incomplete
+from steadyworker.exports.tables import Table, source
 from steadyworker.exports.writing import FileWriting
 from steadyworker.text.redaction import redact
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from steadyworker.exports.jdbc import Database
 from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import (
     Cancel,
-    Database,
     ExportDone,
     ExportFailed,
     ExportPlan,

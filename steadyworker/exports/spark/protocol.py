@@ -24,48 +24,10 @@ from typing import Any
 
 import msgspec
 
-from steadyworker.exports.spark.params import Param
+from steadyworker.exports.jdbc import Database
+from steadyworker.exports.params import Param
+from steadyworker.exports.tables import FileSource
 from steadyworker.text.plain_text import as_unicode_data
-
-
-class FileSource(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="kind"):
-    """A table of files: their path, and the options to read them (`tables.py` explains)."""
-
-    path: str
-    format: str
-    schema: str | None = None
-    options: dict[str, str] = {}
-
-
-class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_field="kind"):
-    """
-    A table of PostgreSQL (`jdbc.py` explains), with the place of its password, but never with the password.
-
-    Attributes:
-        place: `host:port/database`.
-        user: The user for the login; None means the driver's default.
-        password_env: The environment variable with the password, or None.
-        password_file: The file with the password, or None.
-        properties: Properties of the JDBC driver, such as `sslmode`.
-        relation: The SQL text after FROM.
-        partition_by: The column whose values divide the read into ranges.
-        partitions: The number of ranges; None means that the expected number of rows decides.
-        schema: Columns with other Spark types than the driver's.
-        fetch_rows: The number of rows in one response.
-        statement_timeout: The time limit of one response, in seconds.
-    """
-
-    place: str
-    user: str | None = None
-    password_env: str | None = None
-    password_file: str | None = None
-    properties: dict[str, str] = {}
-    relation: str
-    partition_by: str | None = None
-    partitions: int | None = None
-    schema: str | None = None
-    fetch_rows: int
-    statement_timeout: float
 
 
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,29 +22,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.jdbc import Database
+from steadyworker.exports.params import from_param
+from steadyworker.exports.postgres import PASSING, Databases, is_final
 from steadyworker.exports.spark.binding import bound
 from steadyworker.exports.spark.building import Built, from_traceback
-from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.inputs import Inputs
-from steadyworker.exports.spark.params import from_param
-from steadyworker.exports.spark.protocol import (
-    Database,
-    ExportDone,
-    ExportFailed,
-    ExportStarted,
-    FileSource,
-    JobEvent,
-    RunExport,
-)
+from steadyworker.exports.spark.postgres import read_table
+from steadyworker.exports.spark.protocol import ExportDone, ExportFailed, ExportStarted, JobEvent, RunExport
 from steadyworker.exports.spark.reading import read
 from steadyworker.exports.spark.result import in_order, keys_of
 from steadyworker.exports.spark.tasks import parts_in
+from steadyworker.exports.tables import FileSource
 from steadyworker.text.plain_text import plain_text
 
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
-# Not supported, too many rows of a subquery, wrong data (division by zero, overflow, a bad cast), wrong names or syntax, `raise_error`.
-_FINAL = frozenset({"0A", "21", "22", "42", "P0"})
-_PASSING = frozenset({"42K03", "42501"})  # a path that does not exist yet, and a permission that can still be granted
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, and a decimal never shows an exponent
@@ -93,7 +85,7 @@ def write(
         emit: A function that gets the event `started` when Spark has analysed the query.
         inputs: A function that returns the inputs that a result reads.
         where: The location of the job in a cluster.
-        databases: The databases of the job; None without a JVM in the host.
+        databases: The databases of the job; None with Spark Connect.
     """
     plan = run.plan
     tables = {name: _read(session, name, source, databases) for name, source in plan.tables.items()}
@@ -142,10 +134,10 @@ def _read(session: SparkSession, name: str, source: FileSource | Database, datab
         return read(session, source)
     if databases is None:
         raise ExportRejected(
-            f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: it has no JVM here that could "
-            "hold a snapshot of the database; use spark_master local[*,4] or spark://…, or read files."
+            f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: the table's password would pass "
+            "to a server that other users share; use spark_master local[*,4] or spark://…, or read files."
         )
-    return databases.read(name, source)
+    return read_table(session, databases, name, source)
 
 
 def first_line(error: Exception) -> str:
@@ -206,16 +198,15 @@ def kind_of(error: Exception) -> str:
 
     An error is `rejected` if each retry would meet the error again; it does not matter which code has raised the error.
     The errors of Spark and PostgreSQL, and their causes, have the SQLSTATE of the SQL standard.
-    The first two characters of a SQLSTATE are its class.
     """
     if isinstance(error, ExportRejected):
         return "rejected"
     if isinstance(error, ExportError):
         return "query"
     states = [*_states(error)]
-    if any(state[:2] in _FINAL and state not in _PASSING for state in states):
+    if any(map(is_final, states)):
         return "rejected"
-    return "query" if states and states[0] in _PASSING else "job"
+    return "query" if states and states[0] in PASSING else "job"
 
 
 def _states(error: Exception) -> Iterator[str]:

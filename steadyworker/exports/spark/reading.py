@@ -30,8 +30,8 @@ from pyspark.sql.types import DoubleType, StructType
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.exact import exact, holds
-from steadyworker.exports.spark.protocol import FileSource
 from steadyworker.exports.spark.result import VARIABLE
+from steadyworker.exports.tables import FileSource
 
 _CSV = {
     "header": "true",

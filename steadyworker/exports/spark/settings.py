@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.exports.spark.address import SCHEME, ConnectAddress
-from steadyworker.exports.spark.drivers import JARS, with_drivers
+from steadyworker.exports.spark.drivers import JARS, with_driver
 from steadyworker.exports.spark.java import Java, find_java
 from steadyworker.exports.spark.protocol import Connect
 from steadyworker.findings import FindingTexts
@@ -228,7 +228,7 @@ class SparkSettings:
             **(_LOCAL if self.local else {}),
             "spark.sql.warehouse.dir": (home / "warehouse").as_uri(),
             **self.conf,
-            **({JARS: jars} if (jars := with_drivers(self.conf.get(JARS, ""))) else {}),
+            **({JARS: jars} if (jars := with_driver(self.conf.get(JARS, ""))) else {}),
             "spark.master": self.master,
             "spark.local.dir": str(home / "local"),
             _JAVA_OPTIONS: options.strip(),

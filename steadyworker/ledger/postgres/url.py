@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import quote
 
 from psycopg import ProgrammingError
@@ -22,16 +20,10 @@ from psycopg.pq import Conninfo
 
 from steadyworker.errors import ConfigError
 from steadyworker.names import is_loopback
+from steadyworker.system.authorities import trusted_authorities
 
 _LEAST_CONNECT = 2.0
 """The shortest connect timeout, in seconds; libpq replaces a shorter timeout by two seconds."""
-
-_CA_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch
-    "/etc/pki/tls/certs/ca-bundle.crt",  # Red Hat, Fedora, Amazon
-    "/etc/ssl/ca-bundle.pem",  # SUSE
-    "/etc/ssl/cert.pem",  # macOS
-)
 
 Parameters = Mapping[str, str]
 
@@ -102,7 +94,7 @@ def tls_defaults(parameters: Parameters) -> dict[str, str]:
     """
     if "sslmode" in parameters or not is_remote(parameters):
         return {}
-    return {"sslmode": "verify-full", "sslrootcert": parameters.get("sslrootcert", _system_roots())}
+    return {"sslmode": "verify-full", "sslrootcert": parameters.get("sslrootcert", trusted_authorities())}
 
 
 def is_remote(parameters: Parameters) -> bool:
@@ -116,17 +108,6 @@ def is_remote(parameters: Parameters) -> bool:
 def _is_here(host: str) -> bool:
     """Return whether the host is a Unix socket (a path, or `@name`) or a loopback address."""
     return host.startswith(("/", "@")) or is_loopback(host)
-
-
-def _system_roots() -> str:
-    """
-    Return the file of the authorities that this system trusts.
-
-    The value `system` of libpq is no alternative.
-    The OpenSSL in psycopg's binary wheels expects the file in a place that no system uses.
-    """
-    found = ssl.get_default_verify_paths().cafile
-    return found or next((path for path in _CA_BUNDLES if Path(path).exists()), "system")
 
 
 def _environment() -> dict[str, str]:

@@ -14,8 +14,7 @@ import pytest
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports import DuckDBExport
-from steadyworker.exports.spark.jdbc import Jdbc
-from steadyworker.exports.spark.tables import Files, Table
+from steadyworker.exports.tables import Files, Table
 from tests.exports.kit import FakeServices
 
 
@@ -235,8 +234,3 @@ def test_tables_of_lakes_are_refused(tmp_path: Path, form: str) -> None:
 def test_tables_that_are_not_there(tmp_path: Path, table: Any, error: type[ExportError], expected: str) -> None:
     with pytest.raises(error, match=expected):
         lines(tmp_path, table)
-
-
-def test_a_table_of_sqlite_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ExportRejected, match=r"SQLite.*RowExport"):
-        lines(tmp_path, Jdbc("sqlite:x.db", "payments"))

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from steadyworker.exports.spark.jdbc import Jdbc
+from steadyworker.exports.jdbc import Jdbc
 from tests.exports.spark.sparkkit import payment
 
 PASSWORD = "SPARK_TEST_PASSWORD"

@@ -14,6 +14,7 @@ import pytest
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.formats import Csv
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.spark import connect, engine
 from steadyworker.exports.spark.connect import ConnectEngine
 from steadyworker.exports.spark.engine import Engine
@@ -32,7 +33,7 @@ from steadyworker.exports.spark.protocol import (
     encode,
 )
 from steadyworker.exports.spark.query import failed
-from steadyworker.exports.spark.tables import Files, Table
+from steadyworker.exports.tables import Files, Table
 from steadyworker.text.plain_text import LONGEST
 from tests.slots.anything import Leaving, LeavingError, Nameless, RefusingError
 
@@ -158,6 +159,16 @@ def test_a_job_ends_although_its_databases_cannot_be_closed(tmp_path: Path, monk
     monkeypatch.setattr(engine, "Databases", databases)
     host.run(RunExport("job", plan("odd_frames:surrogate", tmp_path / "parts")))
     assert heard.last().kind == "query"
+
+
+def test_a_table_of_postgresql_is_refused_at_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = Heard()
+    host = at_a_server(heard, monkeypatch)
+    tables: Any = {"t": Jdbc("postgresql://localhost/shop", "t").database()}
+    host.run(RunExport("job", ExportPlan(query="TABLE t", tables=tables, order_by=("id",), parts=str(tmp_path))))
+    last = heard.last()
+    assert last.kind == "rejected"
+    assert re.search("Jdbc table 't', got Spark Connect: the table's password would pass to a server", last.text)
 
 
 def test_every_error_is_a_last_event() -> None:

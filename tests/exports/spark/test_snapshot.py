@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from steadyworker.errors import ExportError, Interrupt
+from steadyworker.errors import ExportError, ExportRejected, Interrupt
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.spark.export import SparkExport
-from steadyworker.exports.spark.jdbc import Jdbc
 from steadyworker.exports.spark.service import SparkService
 from tests.conftest import Eventually
 from tests.exports.spark.jdbckit import BLOCKED, connections, fill, sleeping, table
@@ -153,12 +153,12 @@ def test_a_range_that_fails_takes_the_others_queries_with_it_and_an_answer_has_a
 ) -> None:
     fill(database, 1000)
     broken = "SELECT id, CASE WHEN id >= 400 THEN (1 / (id - id))::text ELSE slowly(id) END AS x FROM payments"
-    cases = [
-        (table(database, broken, partition_by="id", partitions=2), "division by zero"),
-        (table(database, BLOCKED, statement_timeout=1.0), "statement timeout"),
+    cases: list[tuple[Jdbc, type[ExportError], str]] = [
+        (table(database, broken, partition_by="id", partitions=2), ExportRejected, r"\(rejected\): .*division by zero"),
+        (table(database, BLOCKED, statement_timeout=1.0), ExportError, r"\(job\): .*statement timeout"),
     ]
-    for source, says in cases:
-        with pytest.raises(ExportError, match=says):
+    for source, kind, says in cases:
+        with pytest.raises(kind, match=says):
             SparkExport("SELECT * FROM t", tables={"t": source}, order_by=("id",)).write(
                 LiveServices(sources), tmp_path / "out.csv"
             )

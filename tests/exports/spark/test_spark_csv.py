@@ -9,7 +9,7 @@ import pytest
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.tables import Files
+from steadyworker.exports.tables import Files
 from tests.exports.spark.sparkkit import LiveServices
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

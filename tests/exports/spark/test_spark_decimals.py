@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from steadyworker.errors import ExportError
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.spark.export import SparkExport
-from steadyworker.exports.spark.jdbc import Jdbc
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.tables import Files
+from steadyworker.exports.tables import Files
 from tests.exports.spark.jdbckit import connections, table
 from tests.exports.spark.sparkkit import LiveServices
 

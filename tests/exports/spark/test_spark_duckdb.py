@@ -16,7 +16,7 @@ from steadyworker.exports.formats import Csv, Format, Parquet
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.tables import Files
+from steadyworker.exports.tables import Files
 from tests.exports.kit import FakeServices
 from tests.exports.spark.sparkkit import LiveServices
 from tests.exports.spark.test_spark_formats import SCHEMA, nasty

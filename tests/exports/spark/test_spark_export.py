@@ -23,8 +23,8 @@ from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.tables import Files, Table
 from steadyworker.exports.stage import STAGES
+from steadyworker.exports.tables import Files, Table
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices
 from tests.exports.spark.sparkkit import (

@@ -19,7 +19,7 @@ from steadyworker.exports.formats import Csv, Format, JsonLines, Parquet
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.tables import Files
+from steadyworker.exports.tables import Files
 from steadyworker.exports.verifying import verify
 from steadyworker.exports.xlsx import Xlsx
 from tests.exports.kit import FakeServices

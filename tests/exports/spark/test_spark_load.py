@@ -19,7 +19,7 @@ from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.spark.tables import Table
+from steadyworker.exports.tables import Table
 from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, payment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from steadyworker.errors import ConfigError, ExportError
+from steadyworker.exports.jdbc import Database
+from steadyworker.exports.params import from_param, to_param
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.hosts import Call, Limit, SparkHost
 from steadyworker.exports.spark.java import find_java
-from steadyworker.exports.spark.params import from_param, to_param
 from steadyworker.exports.spark.process import HostProcess
-from steadyworker.exports.spark.protocol import Database, ExportPlan
+from steadyworker.exports.spark.protocol import ExportPlan
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.spark.tables import Files, source, source_of
+from steadyworker.exports.tables import Files, source, source_of
 from tests.exports.spark.sparkkit import LiveServices
 
 

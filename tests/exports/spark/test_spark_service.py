@@ -17,7 +17,7 @@ from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.process import KEPT_LOG, reap_folders
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.spark.tables import Files
+from steadyworker.exports.tables import Files
 from tests.conftest import Eventually
 from tests.exports.spark.sparkkit import LiveServices
 

@@ -1,4 +1,4 @@
-"""The parameters of a query, from the job to Spark; each parameter keeps its type, which JSON would lose."""
+"""The parameters of a query, for Spark and for DuckDB; each parameter keeps its type, which JSON would lose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Param(msgspec.Struct, frozen=True, kw_only=True):
 
 def to_param(name: str, value: object) -> Param:
     """
-    Return the parameter in the form for the host.
+    Return the parameter as text with its type.
 
     Raises:
         ExportRejected: Spark has no literal for this type or value.

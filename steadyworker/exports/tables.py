@@ -1,4 +1,4 @@
-"""The tables of a query: the classes for users, and their conversion to the form for the host."""
+"""The tables of a query, for Spark and for DuckDB: `Files` and `Jdbc` are for users, `FileSource` and `Database` are their checked forms."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+import msgspec
+
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.jdbc import Database, Jdbc
 from steadyworker.exports.lakes import check_files
-from steadyworker.exports.spark.jdbc import Jdbc
-from steadyworker.exports.spark.protocol import Database, FileSource
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PACKED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate"})
@@ -44,12 +45,21 @@ class Files:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
+class FileSource(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="kind"):
+    """A table of files: their path, and the options to read them (`Files` explains)."""
+
+    path: str
+    format: str
+    schema: str | None = None
+    options: dict[str, str] = {}
+
+
 Table = str | os.PathLike[str] | Files | Jdbc
 
 
 def source(name: str, table: Table) -> FileSource | Database:
     """
-    Return the table in the form for the host.
+    Return the table in its checked form.
 
     Raises:
         ExportRejected: SQL would have to quote the name, the path's ending names no format,
@@ -64,7 +74,7 @@ def source(name: str, table: Table) -> FileSource | Database:
 
 
 def source_of(name: str, table: str | os.PathLike[str] | Files) -> FileSource:
-    """Return the files in the form for the host; raise the same errors as `source`."""
+    """Return the files in their checked form; raise the same errors as `source`."""
     files = table if isinstance(table, Files) else Files(table)
     path = os.fspath(files.path)
     if "://" not in path:

@@ -1,54 +1,71 @@
-"""Database tables of a query: `Jdbc` is the class for users, and `protocol.Database` the form for the host."""
+"""Tables of PostgreSQL, for Spark and for DuckDB: `Jdbc` is the class for users, and `Database` its checked form."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.spark.protocol import Database
+import msgspec
 
-STATE = """current_setting('server_version'), format('at %s, LSN %s, transactions %s',
-    to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-    CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, pg_current_snapshot())"""
-"""The expressions for the server's version, and for a description of the transaction's snapshot."""
+from steadyworker.errors import ExportRejected
+from steadyworker.names import is_loopback
 
 _QUERY = re.compile(r"(select|with|values|table)\b", re.IGNORECASE)
 _PART = r'(?:\w[\w$]*|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
-# From libpq's names to the driver's names; other properties can make the driver load classes or write files.
-_PROPERTIES: Mapping[str, str] = MappingProxyType(
-    {
-        "sslmode": "sslmode",
-        "sslrootcert": "sslrootcert",
-        "sslcert": "sslcert",
-        "sslkey": "sslkey",
-        "connect_timeout": "connectTimeout",
-        "currentSchema": "currentSchema",
-    }
-)
-_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+# By their names in libpq, but `currentSchema`; other options can make the JDBC driver load classes or write files.
+_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "currentSchema")
+
+
+class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_field="kind"):
+    """
+    A table of PostgreSQL (`Jdbc` explains), with the place of its password, but never with the password.
+
+    Attributes:
+        place: `host:port/database`.
+        user: The user for the login; None means libpq's default.
+        password_env: The environment variable with the password, or None.
+        password_file: The file with the password, or None.
+        options: Options of the URL, such as `sslmode`; the `sslrootcert` `system` means the authorities that the system trusts.
+        relation: The SQL text after FROM.
+        partition_by: The column whose values divide the read into ranges.
+        partitions: The number of ranges; None means that the expected number of rows decides.
+        schema: Columns with other types than the reader's own.
+        fetch_rows: The number of rows in one response.
+        statement_timeout: The time limit of one response, in seconds.
+    """
+
+    place: str
+    user: str | None = None
+    password_env: str | None = None
+    password_file: str | None = None
+    options: dict[str, str] = {}
+    relation: str
+    partition_by: str | None = None
+    partitions: int | None = None
+    schema: str | None = None
+    fetch_rows: int
+    statement_timeout: float
 
 
 @dataclass(frozen=True, slots=True)
 class Jdbc:
     """
-    A table, or a query, of PostgreSQL.
+    A table, or a query, of PostgreSQL, which needs the extra `postgres`.
 
     All connections of an export see the same snapshot of the table.
-    For PostgreSQL, all tables of the same database in an export share one exported snapshot.
+    All tables of the same database in an export share one snapshot.
     Spark reads each range twice in the same snapshot, because a sort first samples its rows.
 
     Args:
         url: `postgresql://user@host:5432/database` (with `?sslmode=…`, `sslrootcert`, `sslcert`, `sslkey`,
             `connect_timeout`, `currentSchema`); never with a password.
             Without `sslmode`, a server on another host must show a certificate for its name (`verify-full`).
-            The certificate must be signed by `sslrootcert`, or by an authority that Java trusts.
+            The certificate must be signed by `sslrootcert`, or by an authority that the system and, for Spark, also Java trust.
+            For Spark, `sslkey` is a key in PKCS-8 DER, which both libpq and the JDBC driver can read.
         table: The table's name, or a query for the database.
             Spark passes filters of the export's query to the database, so this query needs no formatted values.
         partition_by: A column of integers, dates or timestamps, preferably with an index, that cuts the read into ranges.
@@ -60,9 +77,8 @@ class Jdbc:
             One line end at the end of the file is ignored.
         schema: Columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
             The export refuses a value with more digits after the point than its column has, and never rounds it.
-            If the database's own types allow such values, one extra pass searches for such values.
             The export refuses an infinite date or timestamp of PostgreSQL, unless its column is read as `STRING`.
-            One extra pass searches for infinite values.
+            If the database's own types allow such values, Spark's export searches for them in one extra pass.
         fetch_rows: The number of rows that the database returns at a time.
         statement_timeout: The time limit in seconds of one response: the first rows of a range, or its next rows.
             The export counts as stuck, at the earliest, when this time has passed without progress.
@@ -100,7 +116,7 @@ class Jdbc:
 
     def database(self) -> Database:
         """
-        Return the table in the form for the host.
+        Return the table in its checked form.
 
         Raises:
             ExportRejected: The URL or the table is invalid.
@@ -125,23 +141,21 @@ class Jdbc:
             raise ExportRejected(
                 "Expected a URL without a password, got one with a password: move it to password_env= or password_file=."
             )
-        unknown = sorted(asked.keys() - _PROPERTIES.keys())
+        unknown = sorted(asked.keys() - set(_OPTIONS))
         if unknown:
             raise ExportRejected(
-                f"Expected only the options {', '.join(_PROPERTIES)} in the URL, got {', '.join(unknown)}: remove it."
+                f"Expected only the options {', '.join(_OPTIONS)} in the URL, got {', '.join(unknown)}: remove it."
             )
         host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-        properties = {_PROPERTIES[name]: value for name, value in asked.items()}
-        if "sslmode" not in properties and url.hostname not in _HERE:
-            trusted = {} if "sslrootcert" in properties else {"sslfactory": "org.postgresql.ssl.DefaultJavaSSLFactory"}
-            properties |= {"sslmode": "verify-full", **trusted}
+        if "sslmode" not in asked and not is_loopback(url.hostname):
+            asked = {"sslrootcert": "system", **asked, "sslmode": "verify-full"}
         user = unquote(url.username) if url.username else None
         return Database(
             place=f"{host}:{port}{url.path}",
             user=user,
             password_env=self.password_env,
             password_file=None if self.password_file is None else str(Path(self.password_file).absolute()),
-            properties=properties,
+            options=asked,
             relation=_relation(self.table),
             partition_by=self.partition_by,
             partitions=self.partitions,
@@ -162,28 +176,3 @@ def _relation(table: str) -> str:
             "quote a name with other characters, '\"my table\"'."
         )
     return text
-
-
-def read_password(source: Database, environ: Mapping[str, str]) -> str | None:
-    """
-    Return the password for a database; None if the user named none.
-
-    Raises:
-        ExportError: The environment variable is missing, or the file cannot be read.
-    """
-    if source.password_env is not None:
-        if (found := environ.get(source.password_env)) is None:
-            raise ExportError(
-                f"Expected the password for {source.place} in the environment variable {source.password_env}, got none there: "
-                "set it where the worker is started."
-            )
-        return found
-    if source.password_file is None:
-        return None
-    try:
-        return Path(source.password_file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-    except (OSError, UnicodeError) as error:
-        raise ExportError(
-            f"Expected the password for {source.place} in {source.password_file}, got {type(error).__name__}: "
-            "correct password_file, or who may read it."
-        ) from error
