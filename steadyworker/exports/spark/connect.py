@@ -62,7 +62,7 @@ _FORGOTTEN = (
 
 class ConnectEngine:
     """
-    Jobs on one server (`backend.Backend`).
+    Jobs on one server; it has the methods of `engine.Engine`, but no JVM.
 
     Args:
         emit: A function that gets each event, from any thread.

@@ -49,6 +49,7 @@ class Engine:
     One SparkSession and the jobs that run in it.
 
     Create the engine in the main thread before any other thread starts, because PySpark forks to start its JVM.
+    One thread calls `run`, `cancel` and `stop`, another thread calls `alive`, and a third thread calls `outlive`.
 
     Args:
         emit: A function that gets each event, from any thread.

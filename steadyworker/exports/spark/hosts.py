@@ -242,7 +242,7 @@ class SparkHost:
         if self.asked is None:
             if now - self.answered_at >= within / _PINGS:
                 self.asked = Limit(self.process, within, now, _LONGEST * within)
-                self.process.send(PingHost(self.begun))
+                self.process.send(PingHost())
         elif self.asked.over(now):
             silent, self.answered_at, self.asked = now - self.asked.began, now, None
             self.kill(f"the host's JVM did not respond for {silent:.0f} s")
