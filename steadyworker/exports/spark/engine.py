@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 
 from steadyworker.exports.spark.databases import Databases
 from steadyworker.exports.spark.inputs import of_plan
-from steadyworker.exports.spark.java import find_java
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
@@ -69,7 +68,8 @@ class Engine:
     @property
     def versions(self) -> dict[str, str]:
         """The versions of PySpark and Java."""
-        return {"pyspark": self._context.version, "java": find_java(os.environ).version}
+        jvm: Any = self._context._jvm  # noqa: SLF001
+        return {"pyspark": self._context.version, "java": str(jvm.System.getProperty("java.version"))}
 
     @property
     def _jvm(self) -> Any:
@@ -200,7 +200,7 @@ class _EngineJob:
         self._context = context = session.sparkContext
         local = _is_local(context)
         self._where = {} if local else {"master": str(context.master), "application": str(context.applicationId)}
-        self._tasks = Tasks(context, (group,), self.parts, run.stuck_after * (1.0 if local else _UNSEEN))
+        self._tasks = Tasks(self.parts, run.stuck_after * (1.0 if local else _UNSEEN), here=True)
         self.cancelled, self.ended = threading.Event(), threading.Event()
         jvm = context._jvm  # noqa: SLF001 - PostgreSQL's snapshot needs the JDBC driver
         self.databases = Databases(session, jvm, group)
@@ -226,7 +226,9 @@ class _EngineJob:
                     for group in (self._probe, self._group):
                         self._context.cancelJobGroup(group)
                     self.databases.cancel()
-                elif self._tasks.poll():
+                    continue
+                self._tasks.record(self._begun_stages())
+                if self._tasks.poll():
                     self._emit(ExportProgress(self.id, self._tasks.done, self._tasks.total))
                 elif not reported and (why := self._tasks.stuck()):
                     reported = True
@@ -234,6 +236,16 @@ class _EngineJob:
                     self._emit(Stuck(self.id, why))
         except Exception:  # noqa: BLE001 - the JVM is gone: `write` gets an error too
             return
+
+    def _begun_stages(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the id, the complete tasks and the tasks of each stage that has begun; Spark skips a stage if its shuffle exists."""
+        tracker = self._context.statusTracker()
+        for job in tracker.getJobIdsForGroup(self._group):
+            info = tracker.getJobInfo(job)
+            for stage in info.stageIds if info else ():
+                known = tracker.getStageInfo(stage)
+                if known and (known.numActiveTasks or known.numCompletedTasks):
+                    yield stage, known.numCompletedTasks, known.numTasks
 
 
 def _is_local(context: Any) -> bool:
