@@ -103,7 +103,7 @@ class BadValue(ExportRejected):
 
 class TextWriter:
     """
-    A writer that writes each row as one line (`formats.Writer`). The bytes of CSV and JSON Lines are made in `render`.
+    A writer that writes each row as one line (`format.Writer`). The bytes of CSV and JSON Lines are made in `render`.
 
     Args:
         out: The output to write to.
@@ -204,6 +204,11 @@ def cells(column: Any, notation: Notation, cell: Callable[[Any, TextKind], Any])
         return cell(_with_comma(values, notation) if digits is TextKind.DECIMAL else values, digits)
 
     return by_type(column, converted)
+
+
+def plain_texts(column: Any) -> Any:
+    """Return a column's texts in the notation of the table above; NULL stays NULL."""
+    return cells(column, PLAIN, lambda texts, _: texts)
 
 
 def by_type(column: Any, converted: Callable[[Any, TextKind | None], Any]) -> Any:

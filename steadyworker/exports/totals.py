@@ -8,7 +8,7 @@ from typing import Any
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.manifest import Total, in_order
-from steadyworker.exports.render import PLAIN, cells
+from steadyworker.exports.render import plain_texts
 from steadyworker.exports.sources import DIGITS, arrow, plain_column
 from steadyworker.exports.values import decimal_text
 
@@ -105,7 +105,7 @@ class Totals:
                 return column.cast(pa.decimal128(38, kind.scale))
             if kind.precision <= _WIDE - _ROOM:
                 return column.cast(pa.decimal256(_WIDE, kind.scale))
-        return cells(column, PLAIN, lambda texts, _: texts)
+        return plain_texts(column)
 
     def _check_finite(self, name: str, digits: Any) -> None:
         for shown in digits.to_pylist():

@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, ClassVar, cast
 
 from steadyworker.errors import ExportRejected
+from steadyworker.exports.format import Format
 from steadyworker.exports.patterns import UTC, check_zone
 from steadyworker.exports.render import (
     BadValue,
@@ -92,7 +93,7 @@ _RELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Xlsx:
+class Xlsx(Format):
     """
     The XLSX format; the module's docstring has the exact rules.
 
@@ -107,21 +108,13 @@ class Xlsx:
     """
 
     name: ClassVar[str] = "xlsx"
+    endings: ClassVar[tuple[str, ...]] = (".xlsx",)
 
     header: Mapping[str, str] = field(default_factory=dict)
     zone: str = UTC
 
     def __post_init__(self) -> None:
         check_zone(self.zone)
-
-    @property
-    def resumable(self) -> bool:
-        """False: XLSX needs its index at the end."""
-        return False
-
-    @property
-    def compression(self) -> None:
-        """None: XLSX compresses its own data."""
 
     def options(self) -> dict[str, Any]:
         """Return the format's name and options, for the manifest."""
