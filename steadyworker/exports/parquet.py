@@ -14,26 +14,15 @@ A row group has 65,536 rows, whatever the size of the batches, so equal rows of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.format import Format
 from steadyworker.exports.render import Out
-from steadyworker.exports.sources import arrow, check_text, columns_in
-
-# For each type of unsigned integers, the type as which Spark reads it.
-_SIGNED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "uint8": lambda pa: pa.int16(),
-        "uint16": lambda pa: pa.int32(),
-        "uint32": lambda pa: pa.int64(),
-        "uint64": lambda pa: pa.decimal128(20, 0),
-    }
-)
+from steadyworker.exports.sources import arrow, check_text, columns_in, plain_type
 
 ROW_GROUP = 65_536
 """The number of rows in a row group."""
@@ -152,26 +141,4 @@ class ParquetWriter:
 
 def plain_schema(names: Sequence[str], types: Sequence[Any]) -> Any:
     """Return the Arrow schema of these columns, with plain types and without metadata."""
-    return arrow().schema(list(zip(names, map(_plain, types), strict=True)))
-
-
-def _plain(kind: Any) -> Any:
-    pa = arrow()
-    types, made = pa.types, kind
-    if types.is_dictionary(kind):
-        made = _plain(kind.value_type)
-    elif types.is_large_string(kind) or types.is_string_view(kind):
-        made = pa.string()
-    elif types.is_large_binary(kind) or types.is_binary_view(kind):
-        made = pa.binary()
-    elif types.is_timestamp(kind):
-        made = pa.timestamp("us", kind.tz and "UTC")
-    elif types.is_unsigned_integer(kind):
-        made = _SIGNED[str(kind)](pa)
-    elif types.is_map(kind):
-        made = pa.map_(_plain(kind.key_type), _plain(kind.item_type))
-    elif types.is_struct(kind):
-        made = pa.struct([(field.name, _plain(field.type)) for field in kind])
-    elif types.is_list(kind) or types.is_large_list(kind):
-        made = pa.list_(_plain(kind.value_type))
-    return made
+    return arrow().schema(list(zip(names, map(plain_type, types), strict=True)))
