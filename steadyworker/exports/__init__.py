@@ -10,6 +10,7 @@ Then `commit.py` publishes the file; its docstring shows each step.
 
 Every export writes its rows by `writing.py`, so equal rows give equal bytes.
 Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, `SheetWriter` in `xlsx.py` the sheets, and `ParquetWriter` in `parquet.py` the row groups.
+A new format is one file of less than 150 lines and a reader for `verify`; `format.py` lists all that it needs.
 
 | file | content |
 |---|---|

@@ -11,6 +11,7 @@ A new format needs these things; `jsonl.py` is the shortest example.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
@@ -49,7 +50,7 @@ class Writer(Protocol):
         ...
 
 
-class Format:
+class Format(ABC):
     """
     A file format.
 
@@ -84,9 +85,9 @@ class Format:
         """Return the texts of an Arrow column in the file, without quotes; NULL stays NULL."""
         return plain_texts(column)
 
+    @abstractmethod
     def writer(self, out: Out, columns: Sequence[str]) -> Writer:
         """Return a writer of rows, which does not write the bytes of `head`."""
-        raise NotImplementedError
 
 
 @contextmanager

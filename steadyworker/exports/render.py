@@ -187,12 +187,7 @@ def has_any(texts: Any, characters: bytes) -> bool:
 
 def cells(column: Any, notation: Notation, cell: Callable[[Any, TextKind], Any]) -> Any:
     """
-    Return a column's cells; NULL stays NULL.
-
-    Args:
-        column: An Arrow array out of `sources.py`.
-        notation: The options of texts.
-        cell: A function that converts texts of one kind to cells.
+    Return the cells of a column out of `sources.py`; NULL stays NULL, and `cell` converts texts of one kind to cells.
 
     Raises:
         BadValue: A value has no text.
@@ -372,11 +367,7 @@ def _check_years(units: Any, day: int, what: str) -> None:
 
 def offsets(micros: Any, zone: str) -> Any:
     """
-    Return the offset of each moment in the zone, in seconds, as Python's zoneinfo gives it.
-
-    Args:
-        micros: The moments, in microseconds since 1970, in UTC.
-        zone: The zone's name.
+    Return the offset in a zone, in seconds, of each moment in microseconds since 1970 in UTC, as Python's zoneinfo gives it.
 
     Raises:
         BadValue: A moment has no year from 1 to 9999 in the zone.

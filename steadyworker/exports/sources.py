@@ -195,11 +195,7 @@ def check_columns(columns: Sequence[str]) -> None:
 
 def renamed(columns: Sequence[str], header: Mapping[str, str]) -> list[str]:
     """
-    Return the columns' names in a file's header.
-
-    Args:
-        columns: The columns' names.
-        header: The other names, by column.
+    Return the columns' names in a file's header; `header` has the other names, by column.
 
     Raises:
         ExportRejected: `header` names a column that does not exist, or gives two columns the same name.
@@ -232,12 +228,7 @@ def columns_in(chunk: Sequence[Any], columns: Sequence[str]) -> tuple[bool, list
 
 def loose(chunk: Sequence[Any], columns: Sequence[str], first: int) -> Any:
     """
-    Return a chunk as one batch of columns that `render.py` converts to text.
-
-    Args:
-        chunk: Rows or Arrow batches.
-        columns: The columns' names.
-        first: The number of the chunk's first row, for errors.
+    Return a chunk as one batch of columns that `render.py` converts to text; `first` is the number of its first row, for errors.
 
     Raises:
         ExportRejected: A value has no text; the message names its column and, for plain rows, its row.

@@ -200,12 +200,7 @@ class Totals:
 
 def group_texts(name: str, column: Any, texts: Callable[[Any], Any]) -> Any:
     """
-    Return the texts of an Arrow column to group by; each text is made once.
-
-    Args:
-        name: The column's name, for the error.
-        column: The column.
-        texts: A function that returns the texts of a column (`Format.texts`).
+    Return the texts of an Arrow column to group by; `texts` (`Format.texts`) makes each text once.
 
     Raises:
         ExportRejected: A value is a float or a decimal.

@@ -80,13 +80,7 @@ def lock(connection: Any, paths: Sequence[str]) -> None:
 
 class SortedQuery:
     """
-    A query, checked and sorted.
-
-    Args:
-        connection: A connection that has the tables.
-        text: The query.
-        params: The values of its parameters.
-        order_by: The columns to sort by.
+    A query, checked and sorted; the connection has its tables.
 
     Attributes:
         columns: The names of the columns.

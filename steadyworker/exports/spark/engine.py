@@ -49,10 +49,7 @@ class Engine:
 
     Create the engine in the main thread before any other thread starts, because PySpark forks to start its JVM.
     One thread calls `run`, `cancel` and `stop`, another thread calls `alive`, and a third thread calls `outlive`.
-
-    Args:
-        emit: A function that gets each event, from any thread.
-        lost: A function that is called when the JVM no longer responds; this function does not return.
+    `emit` gets each event, from any thread; `lost` is called when the JVM no longer responds, and does not return.
     """
 
     def __init__(self, emit: Callable[[JobEvent | Stuck], None], lost: Callable[[], None]) -> None:

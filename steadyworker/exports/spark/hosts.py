@@ -70,9 +70,7 @@ class Call:
     One export's request.
 
     Attributes:
-        job: The job's name for the hosts.
-        plan: The export's plan; each submission makes a folder inside the folder `parts`.
-        submissions: How many times the call was submitted to a host.
+        submissions: How many times the call was submitted to a host; each submission has its folder of parts.
         cancelled: True if the child no longer waits for the call.
         stuck: The reason why the service ends a submission without progress, or an empty text.
         ends_by: The time by which the call must end on its host, because it is cancelled or stuck.
