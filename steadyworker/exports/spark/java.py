@@ -61,7 +61,7 @@ def _java_at(home: Path) -> Java | None:
     """Return the installation, with the version that Java itself reports; None without such a program."""
     text = ""
     with suppress(OSError, subprocess.TimeoutExpired):
-        command = [home / "bin/java", "-version"]
+        command = [str(home / "bin/java"), "-version"]
         text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stderr
     match = _VERSION.search(text)
     return Java(home, match[1]) if match else None
