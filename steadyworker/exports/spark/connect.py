@@ -47,9 +47,7 @@ from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
 _UNSEEN = 10.0  # factor of the limit without progress, because the server reports nothing from inside a task
-_AGAIN = (
-    4.0  # factor of the limit for each time that the job was stuck, so that a slow job is not ended again and again
-)
+_AGAIN = 4.0  # factor of the limit for each time that the job was stuck, because it can be slow
 _POLL, _PAUSE = 1.0, 0.2  # seconds between two reads of a job's progress, and between two interrupts
 _GRACE = 10.0  # seconds that a cancelled job gets until one of its tasks runs
 _BYE = 1.5  # seconds to end all jobs when the worker process is gone

@@ -197,6 +197,7 @@ class _EngineJob:
         self._context = context = session.sparkContext
         local = _is_local(context)
         self._where = {} if local else {"master": str(context.master), "application": str(context.applicationId)}
+        self._tracker = context.statusTracker()
         self._tasks = Tasks(self.parts, run.stuck_after * (1.0 if local else _UNSEEN), here=True)
         self.cancelled, self.ended = threading.Event(), threading.Event()
         jvm = context._jvm  # noqa: SLF001 - PostgreSQL's snapshot needs the JDBC driver
@@ -236,11 +237,10 @@ class _EngineJob:
 
     def _begun_stages(self) -> Iterator[tuple[int, int, int]]:
         """Yield the id, the complete tasks and the tasks of each stage that has begun; Spark skips a stage if its shuffle exists."""
-        tracker = self._context.statusTracker()
-        for job in tracker.getJobIdsForGroup(self._group):
-            info = tracker.getJobInfo(job)
+        for job in self._tracker.getJobIdsForGroup(self._group):
+            info = self._tracker.getJobInfo(job)
             for stage in info.stageIds if info else ():
-                known = tracker.getStageInfo(stage)
+                known = self._tracker.getStageInfo(stage)
                 if known and (known.numActiveTasks or known.numCompletedTasks):
                     yield stage, known.numCompletedTasks, known.numTasks
 
