@@ -243,7 +243,7 @@ class _ConnectJob:
 
 
 def tasks_of(run: RunExport, clock: Clock | None = None) -> Tasks:
-    """Return the tasks of a job; if it was stuck before, its wait for a task counts, because its own old tasks can hold the cores."""
+    """Return the tasks of a job; if it was stuck before, its wait for a task counts, because its own tasks can hold the cores."""
     limit = run.stuck_after * _UNSEEN * _AGAIN**run.stuck_before
     return Tasks(Path(run.plan.parts), limit, waits=not run.stuck_before, clock=clock)
 

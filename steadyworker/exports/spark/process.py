@@ -97,8 +97,7 @@ class HostProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=settings.environment(environ, self.folder, java, sys.executable)
-                | {"SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData"},
+                env=settings.environment(environ, self.folder, java, sys.executable),
                 start_new_session=True,
                 pass_fds=(self._lock,),
             )
