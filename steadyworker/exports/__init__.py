@@ -9,7 +9,8 @@ Each export writes the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
 
 Every export writes its rows by `writing.py`, so equal rows give equal bytes.
-Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, and `RowGroups` in `parquet.py` the row groups; XlsxWriter makes the sheets from texts (`xlsx.py`).
+Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, and `ParquetWriter` in `parquet.py` the row groups; XlsxWriter makes the sheets from texts (`xlsx.py`).
+A new format is one file of less than 150 lines and a reader for `verify`; `format.py` lists all that it needs.
 
 | file | content |
 |---|---|
@@ -20,6 +21,7 @@ Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lin
 | `manifest.py` | the description of a file |
 | `sources.py` | the rows of a user's source as Arrow batches |
 | `render.py`, `patterns.py` | Arrow columns to text, and lines to bytes |
+| `format.py` | the interface of a format; what a new format needs |
 | `formats.py`, `jsonl.py`, `parquet.py`, `xlsx.py`, `packed.py` | the formats, and their cells |
 | `values.py` | single values to text |
 | `totals.py`, `hashed.py` | counts, sums and hashes, computed while the file is written |

@@ -1,5 +1,5 @@
 r"""
-File formats: this file defines CSV; `jsonl.py`, `parquet.py` and `xlsx.py` define the others; `render.py` converts values to text.
+The file formats, and CSV; `jsonl.py`, `parquet.py` and `xlsx.py` define the others, and `format.py` their interface.
 
 **CSV** is RFC 4180 in UTF-8 with "\n" as line end, also after the last line.
 Only text is quoted, and only if it is empty, is the null text, or contains the delimiter, a quote, CR or LF.
@@ -11,27 +11,19 @@ Other readers read "" for both.
 If the null text is empty, NULL is `""` in a file of one column, because most readers skip a blank line.
 
 A file with a name that ends in `.gz` or `.zst` has the same bytes, compressed by `packed.py`.
-
-A new format needs these things:
-
-- a class with the methods of `Format`
-- its name and suffix in `format_of` and `_by_suffix` of this file
-- a reader in `READERS` of `readers.py`, and its row in the docstring of `verifying.py`
-- its name in the three lists of `exports/__init__.py`, and in the docstring of `Job.export` (`steadyworker/job.py`)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from steadyworker.errors import ExportRejected
+from steadyworker.exports.format import Format
 from steadyworker.exports.jsonl import JsonLines
-from steadyworker.exports.packed import SUFFIXES, Compression, Packer, check_compression
+from steadyworker.exports.packed import SUFFIXES, Compression, check_compression
 from steadyworker.exports.parquet import Parquet
 from steadyworker.exports.patterns import DATE, MOMENT, UTC, check_pattern, check_zone
 from steadyworker.exports.render import Notation, Out, TextKind, TextWriter, after, before, cells, has_any
@@ -45,70 +37,8 @@ _DELIMITERS = ",;|\t~^"
 _FORMULA = "=+-@\t\r\0"
 
 
-class Writer(Protocol):
-    """A writer of one file's bytes."""
-
-    def batch(self, chunk: Sequence[Any], first: int) -> Any:
-        """
-        Return a chunk of `sources.Source` as one Arrow batch with this file's columns.
-
-        Raises:
-            ExportRejected: The format cannot represent a value; the message names its row and column.
-        """
-        ...
-
-    def write(self, batch: Any, first: int) -> None:
-        """
-        Write the rows of this batch; `first` is the number of the first row, counted from 0.
-
-        Raises:
-            ExportRejected: The format cannot represent a value; the message names its row and column.
-        """
-        ...
-
-    def finish(self) -> None:
-        """Write the bytes after the last row."""
-        ...
-
-    def close(self) -> None:
-        """Release all resources; call this while `out` is still open, even if `finish` was not called."""
-        ...
-
-
-class Format(Protocol):
-    """A file format: `Csv`, `JsonLines`, `Parquet`, `Xlsx`."""
-
-    name: ClassVar[str]
-
-    @property
-    def resumable(self) -> bool:
-        """True if an export can continue an incomplete file after any of its rows."""
-        ...
-
-    @property
-    def compression(self) -> Compression | None:
-        """The compression of the whole file, applied by `packed`; None for no compression."""
-        ...
-
-    def options(self) -> dict[str, Any]:
-        """Return the format's name and options, for the manifest."""
-        ...
-
-    def head(self, columns: Sequence[str]) -> bytes:
-        """Return the bytes before the first row."""
-        ...
-
-    def texts(self, column: Any) -> Any:
-        """Return the texts of an Arrow column in the file, without quotes; NULL stays NULL."""
-        ...
-
-    def writer(self, out: Out, columns: Sequence[str]) -> Writer:
-        """Return a writer of rows, which does not write the header line."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Csv:
+class Csv(Format):
     """
     The CSV format (RFC 4180); the module's docstring has the exact rules.
 
@@ -130,6 +60,8 @@ class Csv:
     """
 
     name: ClassVar[str] = "csv"
+    endings: ClassVar[tuple[str, ...]] = (".csv",)
+    lines: ClassVar[bool] = True
 
     delimiter: str = ","
     header: bool | Mapping[str, str] = True
@@ -158,11 +90,6 @@ class Csv:
         check_pattern("moments", self.moments, forbidden, of_dates=False)
         check_zone(self.zone)
         check_compression(self.compression)
-
-    @property
-    def resumable(self) -> bool:
-        """True if an export can continue an incomplete file after any of its rows."""
-        return self.compression is None
 
     def options(self) -> dict[str, Any]:
         """Return the format's name and options, for the manifest."""
@@ -238,18 +165,7 @@ class Csv:
         return pa.compute.if_else(formula, before("'", texts), texts) if pa.compute.any(formula).as_py() else texts
 
 
-@contextmanager
-def packed(out: Out, form: Format) -> Iterator[Out]:
-    """Yield an output for this format's bytes; the output writes them to `out`, compressed if the format has a compression."""
-    if form.compression is None:
-        yield out
-        return
-    body = Packer(out, form.compression)
-    try:
-        yield body
-        body.finish()
-    finally:
-        body.close()
+FORMATS = (Csv, JsonLines, Parquet, Xlsx)
 
 
 def format_of(target: ExportTarget, wanted: object | None) -> Format:
@@ -265,14 +181,14 @@ def format_of(target: ExportTarget, wanted: object | None) -> Format:
     """
     ending = target.path.suffix.lower()
     compression = SUFFIXES.get(ending)
-    if wanted is not None and not isinstance(wanted, (Csv, JsonLines, Parquet, Xlsx)):
+    if wanted is not None and not isinstance(wanted, FORMATS):
         raise ExportRejected(
-            f"Expected Csv(), JsonLines(), Parquet() or Xlsx() as format, got {wanted!r}: import one of them."
+            f"Expected {_listed(f'{each.__name__}()' for each in FORMATS)} as format, got {wanted!r}: import one of them."
         )
-    chosen = wanted or _by_suffix(target.path.with_suffix("") if compression else target.path)
+    chosen = wanted or _by_ending((target.path.with_suffix("") if compression else target.path).suffix.lower())
     if chosen is None:
         raise ExportRejected(
-            f"Expected a name that ends in .csv, .jsonl, .parquet or .xlsx, got {target.path.name!r}: "
+            f"Expected a name that ends in {_listed(each.endings[0] for each in FORMATS)}, got {target.path.name!r}: "
             "rename it, or pass format=Csv()."
         )
     if compression is None:
@@ -285,14 +201,11 @@ def format_of(target: ExportTarget, wanted: object | None) -> Format:
     return replace(chosen, compression=compression)
 
 
-def _by_suffix(path: Path) -> Csv | JsonLines | Parquet | Xlsx | None:
-    match path.suffix.lower():
-        case ".csv":
-            return Csv()
-        case ".jsonl" | ".ndjson":
-            return JsonLines()
-        case ".parquet":
-            return Parquet()
-        case ".xlsx":
-            return Xlsx()
-    return None
+def _by_ending(ending: str) -> Csv | JsonLines | Parquet | Xlsx | None:
+    return next((each() for each in FORMATS if ending in each.endings), None)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return names as people list them: `a, b or c`."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}"

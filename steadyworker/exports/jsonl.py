@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from steadyworker.exports.format import Format
 from steadyworker.exports.packed import Compression, check_compression
-from steadyworker.exports.render import PLAIN, Out, TextKind, TextWriter, after, before, cells, has_any, text_bytes
+from steadyworker.exports.render import PLAIN, Out, TextKind, TextWriter, after, before, has_any, text_bytes
 from steadyworker.exports.sources import arrow
 
 _SHORT = {8: r"\b", 9: r"\t", 10: r"\n", 12: r"\f", 13: r"\r"}
@@ -22,7 +23,7 @@ _NO_CONTROLS = bytes(range(32, 256))
 
 
 @dataclass(frozen=True, slots=True)
-class JsonLines:
+class JsonLines(Format):
     """
     The JSON Lines format (`.jsonl`): one JSON object per line, in UTF-8; the module's docstring has the exact rules.
 
@@ -34,28 +35,13 @@ class JsonLines:
     """
 
     name: ClassVar[str] = "jsonl"
+    endings: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
+    lines: ClassVar[bool] = True
 
     compression: Compression | None = None
 
     def __post_init__(self) -> None:
         check_compression(self.compression)
-
-    @property
-    def resumable(self) -> bool:
-        """True if an export can continue an incomplete file after any of its rows."""
-        return self.compression is None
-
-    def options(self) -> dict[str, Any]:
-        """Return name and compression, for the manifest."""
-        return {"name": self.name} | ({"compression": self.compression} if self.compression else {})
-
-    def head(self, columns: Sequence[str]) -> bytes:  # noqa: ARG002 - each line has the names
-        """Return no bytes: JSON Lines has no header."""
-        return b""
-
-    def texts(self, column: Any) -> Any:
-        """Return the texts of a column."""
-        return cells(column, PLAIN, lambda texts, _: texts)
 
     def writer(self, out: Out, columns: Sequence[str]) -> TextWriter:
         """Return a writer of rows."""

@@ -16,6 +16,18 @@ Value = str | int | float | bool | Decimal | date | datetime | None
 """The value of a parameter."""
 
 _DIGITS = 38
+# For each type, its text and the way back; a bool is an int too, and a datetime a date.
+_KINDS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], object]]] = MappingProxyType(
+    {
+        bool: (lambda value: str(int(value)), lambda text: text == "1"),
+        int: (int.__repr__, int),
+        float: (float.__repr__, float),
+        str: (str.__str__, str),
+        Decimal: (Decimal.__str__, Decimal),
+        datetime: (datetime.isoformat, datetime.fromisoformat),
+        date: (date.isoformat, date.fromisoformat),
+    }
+)
 
 
 class Param(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,20 +48,15 @@ def to_param(name: str, value: object) -> Param:
         raise ExportRejected(
             f"Expected a number of at most {_DIGITS} digits as parameter {name!r}, got {value}: round it."
         )
-    match value:
-        case None:
-            return Param(type="null")
-        case bool():
-            return Param(type="bool", text=str(int(value)))
-        case int() | float() | str() | Decimal():
-            kind: Any = next(known for known in (int, float, str, Decimal) if isinstance(value, known))
-            return Param(type=kind.__name__, text=kind.__str__(value))
-        case datetime() | date():
-            return Param(type="datetime" if isinstance(value, datetime) else "date", text=value.isoformat())
-    raise ExportRejected(
-        f"Expected text, a number, a date, a time or None as parameter {name!r}, got {type(value).__name__}: "
-        "convert it, and the query can cast it back."
-    )
+    if value is None:
+        return Param(type="null")
+    kind = next((known for known in _KINDS if isinstance(value, known)), None)
+    if kind is None:
+        raise ExportRejected(
+            f"Expected text, a number, a date, a time or None as parameter {name!r}, got {type(value).__name__}: "
+            "convert it, and the query can cast it back."
+        )
+    return Param(type=kind.__name__, text=_KINDS[kind][0](value))
 
 
 def _digits(number: Decimal) -> int:
@@ -61,17 +68,6 @@ def _digits(number: Decimal) -> int:
 
 def from_param(param: Param) -> object:
     """Return the value from which `to_param` made this parameter."""
-    return None if param.text is None else _PARAMS[param.type](param.text)
-
-
-_PARAMS: Mapping[str, Callable[[str], object]] = MappingProxyType(
-    {
-        "bool": lambda text: text == "1",
-        "int": int,
-        "float": float,
-        "str": str,
-        "Decimal": Decimal,
-        "datetime": datetime.fromisoformat,
-        "date": date.fromisoformat,
-    }
-)
+    if param.text is None:
+        return None
+    return next(read for kind, (_, read) in _KINDS.items() if kind.__name__ == param.type)(param.text)

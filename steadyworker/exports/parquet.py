@@ -14,32 +14,22 @@ A row group has 65,536 rows, whatever the size of the batches, so equal rows of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.render import PLAIN, Out, cells
-from steadyworker.exports.sources import arrow, check_text, columns_in
-
-# For each type of unsigned integers, the type as which Spark reads it.
-_SIGNED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "uint8": lambda pa: pa.int16(),
-        "uint16": lambda pa: pa.int32(),
-        "uint32": lambda pa: pa.int64(),
-        "uint64": lambda pa: pa.decimal128(20, 0),
-    }
-)
+from steadyworker.exports.format import Format
+from steadyworker.exports.render import Out
+from steadyworker.exports.sources import arrow, check_text, columns_in, plain_type
 
 ROW_GROUP = 65_536
 """The number of rows in a row group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parquet:
+class Parquet(Format):
     """
     The Parquet format, compressed with zstd.
 
@@ -48,83 +38,31 @@ class Parquet:
     """
 
     name: ClassVar[str] = "parquet"
-
-    @property
-    def resumable(self) -> bool:
-        """False: Parquet needs its index at the end."""
-        return False
-
-    @property
-    def compression(self) -> None:
-        """None: Parquet compresses its own data."""
+    endings: ClassVar[tuple[str, ...]] = (".parquet",)
 
     def options(self) -> dict[str, Any]:
         """Return name and compression, for the manifest."""
         return {"name": self.name, "compression": "zstd"}
-
-    def head(self, columns: Sequence[str]) -> bytes:  # noqa: ARG002 - pyarrow writes the beginning of the file
-        """Return no bytes: pyarrow writes the beginning of the file."""
-        return b""
-
-    def texts(self, column: Any) -> Any:
-        """Return the texts of a column, for totals by group."""
-        return cells(column, PLAIN, lambda texts, _: texts)
 
     def writer(self, out: Out, columns: Sequence[str]) -> ParquetWriter:
         """Return a writer of rows."""
         return ParquetWriter(out, columns)
 
 
-class RowGroups:
-    """A writer of Arrow tables of one schema into one file, in row groups of equal size."""
-
-    def __init__(self, out: Out, schema: Any) -> None:
-        import pyarrow.parquet  # `arrow()` has checked that it is installed
-
-        self._schema = schema
-        self._waiting: list[Any] = []
-        self._rows = 0
-        self._writer = pyarrow.parquet.ParquetWriter(out, schema, compression="zstd")
-
-    def add(self, table: Any) -> None:
-        """Add these rows; write each row group when it is full."""
-        self._waiting.append(table)
-        self._rows += len(table)
-        if self._rows >= ROW_GROUP:
-            waiting = self._together()
-            whole = self._rows - self._rows % ROW_GROUP
-            for first in range(0, whole, ROW_GROUP):
-                self._write(waiting.slice(first, ROW_GROUP))
-            self._waiting, self._rows = [waiting.slice(whole)], self._rows - whole
-
-    def finish(self) -> None:
-        """Write the remaining rows and the index, even for a file without rows."""
-        if self._rows:
-            self._write(self._together())
-        self._writer.close()
-
-    def close(self) -> None:
-        """Close pyarrow's writer now, because its finalizer would otherwise write to the file later."""
-        if self._writer.is_open:
-            with suppress(OSError):
-                self._writer.close()
-
-    def _together(self) -> Any:
-        return arrow().concat_tables(self._waiting)
-
-    def _write(self, table: Any) -> None:
-        # The chunks are combined into one chunk, because the end of a chunk would end a Parquet page.
-        self._writer.write_table(table.combine_chunks(), ROW_GROUP)
-
-
 class ParquetWriter:
-    """A writer of rows. The first chunk sets the types: its Arrow types, or the types that pyarrow infers from its rows."""
+    """
+    A writer of rows, in row groups of equal size.
+
+    The first chunk sets the types: its Arrow types, or the types that pyarrow infers from its rows.
+    """
 
     def __init__(self, out: Out, columns: Sequence[str]) -> None:
         self._arrow = arrow()
         self._out, self._columns = out, columns
         self._schema: Any = None
-        self._groups: RowGroups | None = None
+        self._waiting: list[Any] = []
+        self._rows = 0
+        self._file: Any = None
 
     def batch(self, chunk: Sequence[Any], first: int) -> Any:  # noqa: ARG002 - pyarrow's error names no row
         """Return the chunk as one batch of the file's types."""
@@ -144,23 +82,40 @@ class ParquetWriter:
         return self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def write(self, batch: Any, first: int) -> None:  # noqa: ARG002 - every row can be written
-        """Write the rows of this batch."""
-        self._opened(batch.schema).add(self._arrow.Table.from_batches([batch]))
+        """Write the rows of this batch; each row group is written when it is full."""
+        self._waiting.append(self._arrow.Table.from_batches([batch]))
+        self._rows += batch.num_rows
+        if self._rows >= ROW_GROUP:
+            waiting = self._arrow.concat_tables(self._waiting)
+            whole = self._rows - self._rows % ROW_GROUP
+            for first_row in range(0, whole, ROW_GROUP):
+                self._write(waiting.slice(first_row, ROW_GROUP))
+            self._waiting, self._rows = [waiting.slice(whole)], self._rows - whole
 
     def finish(self) -> None:
         """Write the remaining rows and the index, even for a file without rows."""
         names = list(self._columns)
-        self._opened(plain_schema(names, [self._arrow.string()] * len(names))).finish()
+        schema = self._waiting[0].schema if self._waiting else plain_schema(names, [self._arrow.string()] * len(names))
+        if self._rows:
+            self._write(self._arrow.concat_tables(self._waiting))
+        self._opened(schema).close()
 
     def close(self) -> None:
-        """Close the writer."""
-        if self._groups is not None:
-            self._groups.close()
+        """Close pyarrow's writer now, because its finalizer would otherwise write to the file later."""
+        if self._file is not None and self._file.is_open:
+            with suppress(OSError):
+                self._file.close()
 
-    def _opened(self, schema: Any) -> RowGroups:
-        if self._groups is None:
-            self._groups = RowGroups(self._out, schema)
-        return self._groups
+    def _write(self, table: Any) -> None:
+        # The chunks are combined into one chunk, because the end of a chunk would end a Parquet page.
+        self._opened(table.schema).write_table(table.combine_chunks(), ROW_GROUP)
+
+    def _opened(self, schema: Any) -> Any:
+        import pyarrow.parquet  # `arrow()` has checked that it is installed
+
+        if self._file is None:
+            self._file = pyarrow.parquet.ParquetWriter(self._out, schema, compression="zstd")
+        return self._file
 
     def _array(self, name: str, column: Any, kind: Any) -> Any:
         try:
@@ -186,26 +141,4 @@ class ParquetWriter:
 
 def plain_schema(names: Sequence[str], types: Sequence[Any]) -> Any:
     """Return the Arrow schema of these columns, with plain types and without metadata."""
-    return arrow().schema(list(zip(names, map(_plain, types), strict=True)))
-
-
-def _plain(kind: Any) -> Any:
-    pa = arrow()
-    types, made = pa.types, kind
-    if types.is_dictionary(kind):
-        made = _plain(kind.value_type)
-    elif types.is_large_string(kind) or types.is_string_view(kind):
-        made = pa.string()
-    elif types.is_large_binary(kind) or types.is_binary_view(kind):
-        made = pa.binary()
-    elif types.is_timestamp(kind):
-        made = pa.timestamp("us", kind.tz and "UTC")
-    elif types.is_unsigned_integer(kind):
-        made = _SIGNED[str(kind)](pa)
-    elif types.is_map(kind):
-        made = pa.map_(_plain(kind.key_type), _plain(kind.item_type))
-    elif types.is_struct(kind):
-        made = pa.struct([(field.name, _plain(field.type)) for field in kind])
-    elif types.is_list(kind) or types.is_large_list(kind):
-        made = pa.list_(_plain(kind.value_type))
-    return made
+    return arrow().schema(list(zip(names, map(plain_type, types), strict=True)))

@@ -35,54 +35,14 @@ _SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 _ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_")
 _COARSE = 65_536  # days since 1899-12-30; from there on, a double is too coarse for a microsecond
-_BLOCK = 16 << 20  # bytes; a longer row cannot be read
+_LONGEST = 16 << 20  # characters; a longer cell cannot be read
 _BATCH = 10_000
 
 
 def read_csv(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Read with pyarrow if it is installed, otherwise with Python's csv."""
-    try:
-        import pyarrow.csv
-    except ImportError:
-        return csv_by_python(file, manifest, columns)
-    return csv_by_arrow(pyarrow.csv, file, manifest, columns)
-
-
-def csv_by_arrow(arrow_csv: Any, file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Read every column as text; a quoted value is never NULL."""
+    """Read every column as text with Python's csv; NULL and empty text both become ""."""
     options = _csv_options(file, manifest)
-    if not manifest.rows and _is_only(file, options.head(manifest.columns), options.compression):
-        return  # pyarrow refuses an empty file
-    wanted = list(columns) or [manifest.columns[0]]
-    with (
-        _opened_by_arrow(file, options.compression) as source,
-        arrow_csv.open_csv(
-            source,
-            read_options=arrow_csv.ReadOptions(
-                column_names=list(manifest.columns),
-                skip_rows_after_names=int(options.header is not False),
-                block_size=_BLOCK,
-            ),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=options.delimiter, newlines_in_values=True, ignore_empty_lines=False
-            ),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(manifest.columns, "string"),
-                include_columns=wanted,
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                null_values=[options.null],
-            ),
-        ) as reader,
-    ):
-        for batch in reader:
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def csv_by_python(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
-    """Read every column as text; NULL and empty text both become ""."""
-    options = _csv_options(file, manifest)
-    csv.field_size_limit(_BLOCK)
+    csv.field_size_limit(_LONGEST)
     places = [manifest.columns.index(column) for column in columns]
     encoding = "utf-8-sig" if options.bom else "utf-8"
     with TextIOWrapper(_opened(file, options.compression), encoding, newline="") as lines:
@@ -199,26 +159,9 @@ def _opened(file: Path, compression: str | None) -> BinaryIO:
     """Open the file for reading, and decompress it if necessary; Python before 3.14 reads zstd only with pyarrow."""
     if compression == "gzip":
         return cast("BinaryIO", gzip.open(file))
-    return cast("BinaryIO", _opened_by_arrow(file, compression)) if compression else file.open("rb")
-
-
-def _opened_by_arrow(file: Path, compression: str | None) -> Any:
-    """
-    Open the file like `_opened`, but with pyarrow, so that pyarrow's threads call no Python code.
-
-    When a process ends, Python ends each thread that calls Python code.
-    If Python ends a thread of pyarrow, the process aborts.
-    With a Python file, 5 of 400 processes ended with SIGABRT on a busy machine (pyarrow 26.0.1).
-    """
-    pyarrow = arrow()
-    source = pyarrow.OSFile(os.fsencode(file))
-    return pyarrow.CompressedInputStream(source, compression) if compression else source
-
-
-def _is_only(file: Path, head: bytes, compression: str | None) -> bool:
-    """Return whether the file has only these bytes, after decompression."""
-    with _opened(file, compression) as source:
-        return source.read(len(head) + 1) == head
+    if compression:
+        return cast("BinaryIO", arrow().CompressedInputStream(arrow().OSFile(os.fsencode(file)), compression))
+    return file.open("rb")
 
 
 def _csv_options(file: Path, manifest: Manifest) -> Csv:

@@ -103,7 +103,7 @@ class BadValue(ExportRejected):
 
 class TextWriter:
     """
-    A writer that writes each row as one line (`formats.Writer`). The bytes of CSV and JSON Lines are made in `render`.
+    A writer that writes each row as one line (`format.Writer`). The bytes of CSV and JSON Lines are made in `render`.
 
     Args:
         out: The output to write to.
@@ -187,12 +187,7 @@ def has_any(texts: Any, characters: bytes) -> bool:
 
 def cells(column: Any, notation: Notation, cell: Callable[[Any, TextKind], Any]) -> Any:
     """
-    Return a column's cells; NULL stays NULL.
-
-    Args:
-        column: An Arrow array out of `sources.py`.
-        notation: The options of texts.
-        cell: A function that converts texts of one kind to cells.
+    Return the cells of a column out of `sources.py`; NULL stays NULL, and `cell` converts texts of one kind to cells.
 
     Raises:
         BadValue: A value has no text.
@@ -204,6 +199,11 @@ def cells(column: Any, notation: Notation, cell: Callable[[Any, TextKind], Any])
         return cell(_with_comma(values, notation) if digits is TextKind.DECIMAL else values, digits)
 
     return by_type(column, converted)
+
+
+def plain_texts(column: Any) -> Any:
+    """Return a column's texts in the notation of the table above; NULL stays NULL."""
+    return cells(column, PLAIN, lambda texts, _: texts)
 
 
 def by_type(column: Any, converted: Callable[[Any, TextKind | None], Any]) -> Any:
@@ -367,11 +367,7 @@ def _check_years(units: Any, day: int, what: str) -> None:
 
 def offsets(micros: Any, zone: str) -> Any:
     """
-    Return the offset of each moment in the zone, in seconds, as Python's zoneinfo gives it.
-
-    Args:
-        micros: The moments, in microseconds since 1970, in UTC.
-        zone: The zone's name.
+    Return the offset in a zone, in seconds, of each moment in microseconds since 1970 in UTC, as Python's zoneinfo gives it.
 
     Raises:
         BadValue: A moment has no year from 1 to 9999 in the zone.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from steadyworker.errors import ExportRejected
 
-MORE_KEYS = 16
-"""The most columns that a sort adds to those of `order_by`, so that a second run writes rows with equal keys in the same order."""
+# The most columns that a sort adds to those of `order_by`, so that a second run writes rows with equal keys in the same order.
+_MORE_KEYS = 16
 
 _DIRECTION = re.compile(r"(.*\S)\s+(ASC|DESC)", re.IGNORECASE | re.DOTALL)
 
@@ -40,3 +40,23 @@ def check_sorted(query: str, order_by: Sequence[str], dialect: str) -> None:
         raise ExportRejected(
             f"Expected columns to sort by, as a tuple, got {order_by!r}: name columns that together are unique."
         )
+
+
+def sort_keys(order_by: Sequence[str], columns: Sequence[str], others: Iterable[str]) -> list[Key]:
+    """
+    Return the columns to sort by: those of `order_by`, and at most 16 of the others.
+
+    Raises:
+        ExportRejected: Two columns have the same name, or `order_by` names no column.
+    """
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise ExportRejected(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
+    given = [Key.of(text, columns) for text in order_by]
+    for name, _ in given:
+        if name not in columns:
+            raise ExportRejected(
+                f"Expected order_by to name columns of the query ({', '.join(columns)}), got {name!r}: correct the name."
+            )
+    sorted_by = {name for name, _ in given}
+    return [*given, *map(Key, [name for name in others if name not in sorted_by][:_MORE_KEYS])]

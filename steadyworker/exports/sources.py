@@ -195,11 +195,7 @@ def check_columns(columns: Sequence[str]) -> None:
 
 def renamed(columns: Sequence[str], header: Mapping[str, str]) -> list[str]:
     """
-    Return the columns' names in a file's header.
-
-    Args:
-        columns: The columns' names.
-        header: The other names, by column.
+    Return the columns' names in a file's header; `header` has the other names, by column.
 
     Raises:
         ExportRejected: `header` names a column that does not exist, or gives two columns the same name.
@@ -232,12 +228,7 @@ def columns_in(chunk: Sequence[Any], columns: Sequence[str]) -> tuple[bool, list
 
 def loose(chunk: Sequence[Any], columns: Sequence[str], first: int) -> Any:
     """
-    Return a chunk as one batch of columns that `render.py` converts to text.
-
-    Args:
-        chunk: Rows or Arrow batches.
-        columns: The columns' names.
-        first: The number of the chunk's first row, for errors.
+    Return a chunk as one batch of columns that `render.py` converts to text; `first` is the number of its first row, for errors.
 
     Raises:
         ExportRejected: A value has no text; the message names its column and, for plain rows, its row.
@@ -268,37 +259,49 @@ def plain_column(name: str, column: Any) -> Any:
         ExportRejected: A value has no text, such as a time with nanoseconds.
     """
     pa = arrow()
-    kind, types = column.type, pa.types
+    types, kind = pa.types, plain_type(column.type)
+    if types.is_time(kind) or types.is_date(kind):
+        kind = pa.time64("us") if types.is_time(kind) else pa.date32()
+    numbers = types.is_integer(kind) or types.is_decimal128(kind) or types.is_decimal256(kind)
+    floats = types.is_float32(kind) or types.is_float64(kind)
+    others = types.is_boolean(kind) or types.is_null(kind) or types.is_string(kind)
+    times = types.is_timestamp(kind) or types.is_time(kind) or types.is_date(kind)
+    if not (numbers or floats or others or times):
+        return _checked(name, column.to_pylist(), None)
     try:
-        if types.is_dictionary(kind):
-            return plain_column(name, column.dictionary_decode())
-        if types.is_large_string(kind) or types.is_string_view(kind):
-            column = column.cast(pa.string())
-        if types.is_string(column.type):
-            check_text(name, column)
-        elif types.is_timestamp(kind):
-            column = column.cast(pa.timestamp("us", kind.tz))
-        elif types.is_time(kind):
-            column = column.cast(pa.time64("us"))
-        elif types.is_date(kind):
-            column = column.cast(pa.date32())
-        elif types.is_uint64(kind):
-            column = column.cast(pa.decimal128(20, 0))  # as Spark reads it
-        elif not (
-            types.is_integer(kind)
-            or types.is_boolean(kind)
-            or types.is_null(kind)
-            or types.is_decimal128(kind)
-            or types.is_decimal256(kind)
-            or types.is_float32(kind)
-            or types.is_float64(kind)
-        ):
-            return _checked(name, column.to_pylist(), None)
+        column = column if column.type == kind else column.cast(kind)
     except (pa.ArrowException, ValueError, OverflowError) as error:
         raise ExportRejected(
             f"Column {name!r}: expected values that Python can represent, but {error}. Cast the column in the query."
         ) from error
+    if types.is_string(kind):
+        check_text(name, column)
     return column
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the plain form of an Arrow type: one type for all texts, microseconds, and integers with a sign, as Spark reads them."""
+    pa = arrow()
+    types, made = pa.types, kind
+    if types.is_dictionary(kind):
+        made = plain_type(kind.value_type)
+    elif types.is_large_string(kind) or types.is_string_view(kind):
+        made = pa.string()
+    elif types.is_large_binary(kind) or types.is_binary_view(kind):
+        made = pa.binary()
+    elif types.is_timestamp(kind):
+        made = pa.timestamp("us", kind.tz and "UTC")
+    elif types.is_uint64(kind):
+        made = pa.decimal128(20, 0)
+    elif types.is_unsigned_integer(kind):
+        made = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}[kind.bit_width]
+    elif types.is_map(kind):
+        made = pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    elif types.is_struct(kind):
+        made = pa.struct([(field.name, plain_type(field.type)) for field in kind])
+    elif types.is_list(kind) or types.is_large_list(kind):
+        made = pa.list_(plain_type(kind.value_type))
+    return made
 
 
 def check_text(name: str, column: Any) -> None:

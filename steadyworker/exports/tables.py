@@ -34,7 +34,7 @@ class Files:
         format: `parquet`, `csv` or `json`; the default is the format that the ending of the first file's name gives.
         schema: Column names and types as in SQL's DDL, such as `"id BIGINT, amount DECIMAL(12,2)"`.
             The export fails if a number has more digits than its DECIMAL.
-            The export also fails if a number is not written like `1234.50`, unless `options` has a `locale`.
+            The export also fails if a number is not written like `1234.50`, or if a list, struct or map has a DECIMAL.
             Without a schema, all columns of CSV are text, and Spark reads all of a JSON table once to find the types.
         options: Spark's options for the format, like `{"sep": ";"}`, or `{"encoding": "windows-1252"}` for CSV that is not UTF-8.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.manifest import Total, in_order
-from steadyworker.exports.render import PLAIN, cells
+from steadyworker.exports.render import plain_texts
 from steadyworker.exports.sources import DIGITS, arrow, plain_column
 from steadyworker.exports.values import decimal_text
 
@@ -105,7 +105,7 @@ class Totals:
                 return column.cast(pa.decimal128(38, kind.scale))
             if kind.precision <= _WIDE - _ROOM:
                 return column.cast(pa.decimal256(_WIDE, kind.scale))
-        return cells(column, PLAIN, lambda texts, _: texts)
+        return plain_texts(column)
 
     def _check_finite(self, name: str, digits: Any) -> None:
         for shown in digits.to_pylist():
@@ -200,12 +200,7 @@ class Totals:
 
 def group_texts(name: str, column: Any, texts: Callable[[Any], Any]) -> Any:
     """
-    Return the texts of an Arrow column to group by; each text is made once.
-
-    Args:
-        name: The column's name, for the error.
-        column: The column.
-        texts: A function that returns the texts of a column (`Format.texts`).
+    Return the texts of an Arrow column to group by; `texts` (`Format.texts`) makes each text once.
 
     Raises:
         ExportRejected: A value is a float or a decimal.

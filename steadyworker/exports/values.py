@@ -21,11 +21,9 @@ All other types are refused: lists, mappings and bytes have no single obvious te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from math import isfinite
-from types import MappingProxyType
 from uuid import UUID
 
 from steadyworker.errors import ExportRejected
@@ -33,22 +31,37 @@ from steadyworker.errors import ExportRejected
 _PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # between these two limits, Java and Python write a float without an exponent
 
 
-def text(value: object) -> str:
+def text(value: object) -> str:  # noqa: PLR0911 - one for each type
     """
     Return the text of one value that is not None.
 
     Raises:
         ExportRejected: The value's type is refused, or a moment is outside the years 1 to 9999 in UTC.
     """
-    kind = type(value)
-    try:
-        convert = TEXTS.get(kind) or next(TEXTS[base] for base in kind.__mro__ if base in TEXTS)
-    except StopIteration:
-        raise ExportRejected(
-            f"Expected text, a number, a date, a time or None, got {kind.__name__}: "
-            "turn it into one of these in the query (bytes into base64 or hex, lists and mappings into JSON)."
-        ) from None
-    return convert(value)
+    # The methods of the base types, because a subclass such as a StrEnum or NumPy's float can change the result of `str`.
+    match value:
+        case str():
+            return str.__str__(value)
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return int.__repr__(value)
+        case Decimal():
+            return decimal_text(value)
+        case float():
+            return float_text(value)
+        case datetime():
+            return _moment_text(value)
+        case date():
+            return value.isoformat()
+        case time():
+            return value.isoformat(timespec="microseconds")
+        case UUID():
+            return str(value)
+    raise ExportRejected(
+        f"Expected text, a number, a date, a time or None, got {type(value).__name__}: "
+        "turn it into one of these in the query (bytes into base64 or hex, lists and mappings into JSON)."
+    )
 
 
 def decimal_text(value: Decimal) -> str:
@@ -58,7 +71,7 @@ def decimal_text(value: Decimal) -> str:
 
 def float_text(value: float) -> str:
     """Return the shortest digits that read back equal, in the layout of Java's `Double.toString`."""
-    plain = float.__repr__(value)  # not `repr`, because a subclass such as NumPy's can change the result of `repr`
+    plain = float.__repr__(value)
     if not isfinite(value):
         return plain.replace("nan", "NaN").replace("inf", "Infinity")
     if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
@@ -68,7 +81,7 @@ def float_text(value: float) -> str:
     return f"{'-' if sign else ''}{shown[0]}.{shown[1:] or '0'}E{len(digits) + int(exponent) - 1}"
 
 
-def datetime_text(value: datetime) -> str:
+def _moment_text(value: datetime) -> str:
     """Return ISO 8601 to the microsecond; a moment with a zone is converted to UTC."""
     if value.tzinfo is None:
         return value.isoformat(timespec="microseconds")
@@ -78,27 +91,3 @@ def datetime_text(value: datetime) -> str:
         raise ExportRejected(
             f"Expected a moment between year 1 and 9999 in UTC, got {value!r}: correct it in the query."
         ) from None
-
-
-def _time_text(value: time) -> str:
-    return value.isoformat(timespec="microseconds")
-
-
-def _bool_text(value: bool) -> str:  # noqa: FBT001 - the value itself, no switch
-    return "true" if value else "false"
-
-
-TEXTS: Mapping[type, Callable[..., str]] = MappingProxyType(
-    {
-        str: str.__str__,  # for a StrEnum, this is the text of the member, not its name
-        bool: _bool_text,
-        int: int.__repr__,  # for an IntEnum, this is the number of the member, not its name
-        Decimal: decimal_text,
-        float: float_text,
-        datetime: datetime_text,
-        date: date.isoformat,
-        time: _time_text,
-        UUID: str,
-    }
-)
-"""The converter of each type; hot loops use this table directly, to save the call of `text`."""

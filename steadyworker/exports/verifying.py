@@ -3,12 +3,12 @@ Verification of an exported file against its manifest, if possible with another 
 
 | format | written by | read back by |
 |---|---|---|
-| CSV | Arrow's kernels (`render.py`), or Spark | pyarrow's CSV reader if installed, otherwise Python's csv |
-| JSON Lines | Arrow's kernels (`render.py`), or Spark | Python's json |
+| CSV | Arrow's kernels (`render.py`) | Python's csv |
+| JSON Lines | Arrow's kernels (`render.py`) | Python's json |
 | Parquet | pyarrow | DuckDB if installed, otherwise pyarrow; DuckDB's rows come through pyarrow, too |
 | XLSX | XlsxWriter | Python's zipfile and XML parser |
 
-A compressed file is read by the same reader: gzip by Python or pyarrow, zstd by pyarrow.
+A compressed file is read by the same reader: gzip by Python, zstd by pyarrow.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
-from steadyworker.exports.formats import Format, Writer, packed
+from steadyworker.exports.format import Format, Writer, packed
 from steadyworker.exports.render import Out, TextWriter
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.totals import Totals

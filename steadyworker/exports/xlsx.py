@@ -40,6 +40,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.format import Format
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.patterns import UTC, check_zone
 from steadyworker.exports.render import BadValue, Notation, Out, before, cells
@@ -68,7 +69,7 @@ _ESCAPE_END = re.compile("(?<=_x[0-9A-Fa-f]{4})(?=_)")
 
 
 @dataclass(frozen=True, slots=True)
-class Xlsx:
+class Xlsx(Format):
     """
     The XLSX format; the module's docstring has the exact rules.
 
@@ -83,21 +84,13 @@ class Xlsx:
     """
 
     name: ClassVar[str] = "xlsx"
+    endings: ClassVar[tuple[str, ...]] = (".xlsx",)
 
     header: Mapping[str, str] = field(default_factory=dict)
     zone: str = UTC
 
     def __post_init__(self) -> None:
         check_zone(self.zone)
-
-    @property
-    def resumable(self) -> bool:
-        """False: XLSX needs its index at the end."""
-        return False
-
-    @property
-    def compression(self) -> None:
-        """None: XLSX compresses its own data."""
 
     def options(self) -> dict[str, Any]:
         """Return the format's name and options, for the manifest."""
@@ -133,7 +126,7 @@ class Xlsx:
 
 
 class SheetWriter:
-    """A writer of rows into sheets (`formats.Writer`)."""
+    """A writer of rows into sheets (`format.Writer`)."""
 
     def __init__(self, out: HashedFile, columns: Sequence[str], header: Sequence[str], notation: Notation) -> None:
         self._out, self._columns, self._header, self._notation = out, columns, header, notation

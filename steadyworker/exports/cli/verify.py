@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -112,13 +112,13 @@ def _source_rows(source: str, query: str) -> Sequence[Sequence[Any]]:
         if kind == "sqlite":
             path = Path(place).resolve(strict=True)
             with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
-                return _rows(db.execute(query))
+                return list(db.execute(query))
         if kind in {"postgresql", "postgres"}:
             import psycopg
 
             with psycopg.connect(source, connect_timeout=10) as server:
                 server.read_only = True
-                return _rows(server.execute(query.encode()))
+                return list(server.execute(query.encode()))
     except ImportError as error:
         raise ConfigError(
             "Expected psycopg for a PostgreSQL source, got no such module: run pip install 'steadyworker[postgres]'."
@@ -138,10 +138,6 @@ def _is_away(error: Exception) -> bool:
     state = getattr(error, "sqlstate", None) or ""  # the server's error code, which is missing if the connection failed
     failed = "OperationalError" in {kind.__name__ for kind in type(error).__mro__} and not state
     return (failed and not _REFUSED.search(str(error))) or state.startswith(("08", "53", "57"))
-
-
-def _rows(cursor: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    return list(cursor)
 
 
 def _verified(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) -> bool:

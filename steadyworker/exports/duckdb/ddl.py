@@ -42,7 +42,6 @@ class ReadColumn:
     A column to read.
 
     Attributes:
-        name: The column's name.
         read: The Arrow type in which the column is read.
         sql: DuckDB's expression for the column's value; `{}` stands for what was read.
     """

@@ -144,15 +144,7 @@ class DuckDBExport:
 
 @dataclass(frozen=True, slots=True)
 class BegunQuery:
-    """
-    What is known of a query before its first row.
-
-    Attributes:
-        columns: The names of the columns.
-        keys: The places of the columns by which the rows are sorted.
-        snapshot: A description of the databases' snapshots; None without a database.
-        versions: The versions of the databases, by name.
-    """
+    """What is known of a query before its first row: the places of the sort columns are in `keys`."""
 
     columns: Sequence[str]
     keys: Sequence[int]
@@ -161,14 +153,7 @@ class BegunQuery:
 
 
 class SortedRows:
-    """
-    The rows of an export's query, as Arrow batches.
-
-    Args:
-        export: The export.
-        services: The services of its job.
-        stage: The stage of its run, which exists when the query begins.
-    """
+    """The rows of an export's query, as Arrow batches; the stage exists when the query begins."""
 
     def __init__(self, export: DuckDBExport, services: Services, stage: StagingDir) -> None:
         self._export, self._services, self._stage = export, services, stage

@@ -9,7 +9,7 @@ from typing import Any
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.duckdb.ddl import quoted
-from steadyworker.exports.sorting import MORE_KEYS, Key
+from steadyworker.exports.sorting import Key, sort_keys
 from steadyworker.exports.sources import arrow
 from steadyworker.text.redaction import redact
 from steadyworker.units import size_text
@@ -80,13 +80,7 @@ def lock(connection: Any, paths: Sequence[str]) -> None:
 
 class SortedQuery:
     """
-    A query, checked and sorted.
-
-    Args:
-        connection: A connection that has the tables.
-        text: The query.
-        params: The values of its parameters.
-        order_by: The columns to sort by.
+    A query, checked and sorted; the connection has its tables.
 
     Attributes:
         columns: The names of the columns.
@@ -110,9 +104,10 @@ class SortedQuery:
         self._connection, self._params = connection, {name: params[name] for name in named} or None
         found = connection.sql(body, params=self._params)
         self._kinds = dict(zip(found.columns, found.types, strict=True))
-        self._check(found.columns)
         self.columns = tuple(found.columns)
-        keys = self._sort_keys(order_by)
+        others = [name for name, kind in self._kinds.items() if kind.id not in _UNSORTED]
+        keys = sort_keys(order_by, self.columns, others)
+        self._check(keys)
         self.keys = [self.columns.index(key.name) for key in keys]
         columns, order = ", ".join(map(self._column, self.columns)), ", ".join(map(self._ordered, keys))
         self._sql = f"SELECT {columns} FROM (\n{body}\n) ORDER BY {order}"  # noqa: S608 - the user's own SQL
@@ -122,39 +117,23 @@ class SortedQuery:
         rows = max(_FEWEST, min(_MOST, _CELLS // len(self._kinds)))
         return self._connection.sql(self._sql, params=self._params).to_arrow_reader(rows)
 
-    def _check(self, names: Sequence[str]) -> None:
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ExportRejected(
-                f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS."
-            )
+    def _check(self, keys: Sequence[Key]) -> None:
         for name, kind in self._kinds.items():
             if refused := _refused(kind):
                 raise ExportRejected(
                     f"Expected columns that a file can hold exactly, got {name!r} with the type {refused}: "
                     f"cast it in the query, CAST({name} AS VARCHAR)."
                 )
+        for name, _ in keys:
+            if self._kinds[name].id == "map":
+                raise ExportRejected(
+                    f"Expected columns with an order in order_by, got {name!r}, a map: choose another."
+                )
 
     def _column(self, name: str) -> str:
         """Return the column; Arrow has no integer of 128 bits without a sign, so a larger one is an error."""
         wide = self._kinds[name].id == "uhugeint"
         return f"CAST({quoted(name)} AS HUGEINT) AS {quoted(name)}" if wide else quoted(name)
-
-    def _sort_keys(self, order_by: Sequence[str]) -> list[Key]:
-        """Return the columns of `order_by`, and at most 16 more."""
-        keys: dict[str, Key] = {}
-        for key in (Key.of(text, self.columns) for text in order_by):
-            if key.name not in self._kinds:
-                raise ExportRejected(
-                    f"Expected order_by to name columns of the query ({', '.join(self._kinds)}), got {key.name!r}: correct the name."
-                )
-            if self._kinds[key.name].id == "map":
-                raise ExportRejected(
-                    f"Expected columns with an order in order_by, got {key.name!r}, a map: choose another."
-                )
-            keys.setdefault(key.name, key)
-        more = [name for name, kind in self._kinds.items() if name not in keys and kind.id not in _UNSORTED]
-        return [*keys.values(), *map(Key, more[:MORE_KEYS])]
 
     def _ordered(self, key: Key) -> str:
         """Return the key in SQL: NULL is the smallest value; DuckDB would sort an ENUM by its declaration, and not by its texts."""

@@ -23,7 +23,7 @@ from steadyworker.exports.tables import FileSource, data_files
 _BLOCK = 4 << 20  # bytes; no line of a text file may be longer
 _MOST_DIGITS = 38
 _WHOLE = re.compile(r"-?\d{1,18}")
-_OPTIONS = ("sep", "delimiter", "quote", "escape", "header", "nullValue", "encoding", "charset")
+_OPTIONS = ("sep", "quote", "escape", "header", "nullValue", "encoding")
 
 
 class ArrowStream:
@@ -145,9 +145,9 @@ def _csv(name: str, source: FileSource, files: list[str]) -> tuple[list[ReadColu
 
     given = _options(name, source, _OPTIONS)
     header, escape = given.get("header", "true").lower() != "false", given.get("escape", '"')
-    encoding = given.get("encoding", given.get("charset", "utf-8"))
+    encoding = given.get("encoding", "utf-8")
     parse = pyarrow.csv.ParseOptions(
-        delimiter=given.get("sep", given.get("delimiter", ",")),
+        delimiter=given.get("sep", ","),
         quote_char=given.get("quote", '"') or False,
         double_quote=escape == '"',
         escape_char=False if escape == '"' else escape,

@@ -20,11 +20,10 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `settings.py`, `java.py`, `drivers.py` | worker process | Spark's settings, suitable Java, the JDBC driver |
 | `address.py` | worker process, host | a Spark Connect server's address, and its form without secrets |
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
-| `backend.py` | host | the interface between `host.py` and its engine (`engine.py` or `connect.py`) |
-| `engine.py`, `tasks.py` | host | Spark's session; starts jobs, watches their tasks, ends them |
+| `engine.py` | host | the engine with a Spark driver: starts jobs, watches their tasks, ends them |
+| `tasks.py` | host | the tasks of a job, and the files of its parts |
 | `pace.py` | host, child | whether a job moves; the speed of the rows that are written |
-| `connect.py`, `server.py` | host | jobs on a Spark Connect server, each in its own session; the meaning of the server's errors |
-| `remote.py` | host | the state of a job on a Spark Connect server |
+| `connect.py`, `server.py` | host | the engine for a Spark Connect server, with the same methods; the meaning of the server's errors |
 | `sharing.py` | host | the check that the executors share the folder of the parts |
 | `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, errors |
 | `result.py` | host | the query's result: types, sort, parts |

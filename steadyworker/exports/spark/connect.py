@@ -9,7 +9,7 @@ The engine for Spark Connect: the user runs the server, and each job has its own
     no response for longer, or the server does not know the job     the host ends; when the server is back, the next host
                                                                     begins the job again, with another folder for its parts
     no response to a ping (`SparkSettings.hung_after`)              the same
-    no progress for too long (`remote.py`)                          is cancelled, and begun again in another session
+    no progress for too long (`tasks.py`)                           is cancelled, and begun again in another session
     any other error                                                 fails
 
 The run names its session (`ExportPlan.session`), and stores that name in the ledger before the first call to Spark.
@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from pyspark.sql import SparkSession
 
-from steadyworker.clock import SystemClock
+from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.inputs import of_text
 from steadyworker.exports.spark.protocol import (
     Connect,
@@ -42,10 +42,12 @@ from steadyworker.exports.spark.protocol import (
     Stuck,
 )
 from steadyworker.exports.spark.query import failed, settle_in, write
-from steadyworker.exports.spark.remote import RemoteTasks
 from steadyworker.exports.spark.server import Server, is_answer, words
 from steadyworker.exports.spark.sharing import probe
+from steadyworker.exports.spark.tasks import Tasks
 
+_UNSEEN = 10.0  # factor of the limit without progress, because the server reports nothing from inside a task
+_AGAIN = 4.0  # factor of the limit for each time that the job was stuck, because it can be slow
 _POLL, _PAUSE = 1.0, 0.2  # seconds between two reads of a job's progress, and between two interrupts
 _GRACE = 10.0  # seconds that a cancelled job gets until one of its tasks runs
 _BYE = 1.5  # seconds to end all jobs when the worker process is gone
@@ -62,7 +64,7 @@ _FORGOTTEN = (
 
 class ConnectEngine:
     """
-    Jobs on one server (`backend.Backend`).
+    Jobs on one server; it has the methods of `engine.Engine`, but no JVM.
 
     Args:
         emit: A function that gets each event, from any thread.
@@ -157,7 +159,7 @@ class _ConnectJob:
         self._clock = SystemClock()
         self.id, self._run, self._server, self._conf, self._emit = run.job, run, server, conf, emit
         self._name = run.plan.session or str(uuid.uuid4())
-        self._tasks = RemoteTasks(run)
+        self._tasks = tasks_of(run)
         self._running, self._polled = 0, float("inf")
         self._written = threading.Event()
         self.cancelled, self.hurried, self.ended = threading.Event(), threading.Event(), threading.Event()
@@ -210,7 +212,9 @@ class _ConnectJob:
 
     def _record(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: ARG002, FBT001 - as Spark calls it
         self._running = 0 if done else inflight_tasks  # the last message has an old count
-        self._tasks.record(stages or (), self._running)
+        # The server can skip a stage without a complete task.
+        begun = [(stage.stage_id, stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
+        self._tasks.record([stage for stage in begun if stage[1]], self._running)
 
     def _watch(self, session: SparkSession) -> None:
         """
@@ -236,6 +240,12 @@ class _ConnectJob:
             elif not reported and (why := self._tasks.stuck()):
                 reported = True
                 self._emit(Stuck(self.id, why))
+
+
+def tasks_of(run: RunExport, clock: Clock | None = None) -> Tasks:
+    """Return the tasks of a job; if it was stuck before, its wait for a task counts, because its own tasks can hold the cores."""
+    limit = run.stuck_after * _UNSEEN * _AGAIN**run.stuck_before
+    return Tasks(Path(run.plan.parts), limit, waits=not run.stuck_before, clock=clock)
 
 
 class _ServerLost(Exception):

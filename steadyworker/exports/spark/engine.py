@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 
 from steadyworker.exports.postgres import Databases
 from steadyworker.exports.spark.inputs import of_plan
-from steadyworker.exports.spark.java import find_java
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
@@ -49,10 +48,8 @@ class Engine:
     One SparkSession and the jobs that run in it.
 
     Create the engine in the main thread before any other thread starts, because PySpark forks to start its JVM.
-
-    Args:
-        emit: A function that gets each event, from any thread.
-        lost: A function that is called when the JVM no longer responds; this function does not return.
+    One thread calls `run`, `cancel` and `stop`, another thread calls `alive`, and a third thread calls `outlive`.
+    `emit` gets each event, from any thread; `lost` is called when the JVM no longer responds, and does not return.
     """
 
     def __init__(self, emit: Callable[[JobEvent | Stuck], None], lost: Callable[[], None]) -> None:
@@ -68,7 +65,8 @@ class Engine:
     @property
     def versions(self) -> dict[str, str]:
         """The versions of PySpark and Java."""
-        return {"pyspark": self._context.version, "java": find_java(os.environ).version}
+        jvm: Any = self._context._jvm  # noqa: SLF001
+        return {"pyspark": self._context.version, "java": str(jvm.System.getProperty("java.version"))}
 
     @property
     def _java(self) -> Any:
@@ -199,7 +197,8 @@ class _EngineJob:
         self._context = context = session.sparkContext
         local = _is_local(context)
         self._where = {} if local else {"master": str(context.master), "application": str(context.applicationId)}
-        self._tasks = Tasks(context, (group,), self.parts, run.stuck_after * (1.0 if local else _UNSEEN))
+        self._tracker = context.statusTracker()
+        self._tasks = Tasks(self.parts, run.stuck_after * (1.0 if local else _UNSEEN), here=True)
         self.cancelled, self.ended = threading.Event(), threading.Event()
         self.databases = Databases(group)
 
@@ -224,7 +223,9 @@ class _EngineJob:
                     for group in (self._probe, self._group):
                         self._context.cancelJobGroup(group)
                     self.databases.cancel()
-                elif self._tasks.poll():
+                    continue
+                self._tasks.record(self._begun_stages())
+                if self._tasks.poll():
                     self._emit(ExportProgress(self.id, self._tasks.done, self._tasks.total))
                 elif not reported and (why := self._tasks.stuck()):
                     reported = True
@@ -232,6 +233,15 @@ class _EngineJob:
                     self._emit(Stuck(self.id, why))
         except Exception:  # noqa: BLE001 - the JVM is gone: `write` gets an error too
             return
+
+    def _begun_stages(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the id, the complete tasks and the tasks of each stage that has begun; Spark skips a stage if its shuffle exists."""
+        for job in self._tracker.getJobIdsForGroup(self._group):
+            info = self._tracker.getJobInfo(job)
+            for stage in info.stageIds if info else ():
+                known = self._tracker.getStageInfo(stage)
+                if known and (known.numActiveTasks or known.numCompletedTasks):
+                    yield stage, known.numCompletedTasks, known.numTasks
 
 
 def _is_local(context: Any) -> bool:

@@ -2,18 +2,16 @@
 Reads decimals exactly, or raises an error.
 
 Spark's own readers silently round a value that has more digits than the schema.
+They also take each comma for a thousands separator, and would read `12,50` as 1250.
 
 So a DECIMAL column of CSV or JSON Lines is read as text.
 In the same pass, an expression converts the text to a decimal, and raises an error for a value with other digits.
-The expression also refuses `12,50`: Spark's reader takes each comma for a thousands separator, and would read 1250.
-
-Some columns cannot be read as text: with the options `locale` or `mode`, and inside structs, arrays and maps.
-A column of this kind is read with as many decimal places as possible, and compared with its value in the declared type.
+A decimal inside a struct, array or map cannot be read in this way, so such a schema is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
@@ -22,36 +20,34 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.result import WHOLE, column
 
-_DIGITS = 38
-_SPARE = 10  # extra decimal places that show a lost digit: no float has so many zeros before its noise
 _EXPONENT = r"^[+-]?\d*\.?(\d*?)0*[eE]([+-]?\d{1,3})$"
 _SHOWN = 100  # characters of a value that an error repeats
 
 
-def exact(
-    load: Callable[[str | StructType], DataFrame], schema: str, options: Mapping[str, str], place: str
-) -> DataFrame:
+def exact(load: Callable[[str | StructType], DataFrame], schema: str, place: str) -> DataFrame:
     """
     Return a table with this schema; its decimals have every digit of the file.
 
     Args:
         load: A function that reads the table with a schema.
         schema: The user's schema, in DDL.
-        options: The options of Spark's reader, such as `locale` and `mode`.
         place: The path of the table, for error messages.
 
     Raises:
-        ExportRejected: A declared decimal has so many digits that rounding could not be detected.
+        ExportRejected: A decimal is inside a struct, an array or a map.
     """
     frame = load(schema)
     fields = frame.schema.fields
-    if not any(holds(field.dataType, DecimalType) for field in fields):
+    for field in fields:
+        if holds(field.dataType, DecimalType) and not isinstance(field.dataType, DecimalType):
+            raise ExportRejected(
+                f"Expected each DECIMAL of {place} as a column of its own, got {_type_name(field.dataType)} in column {field.name!r}, "
+                "in which Spark would round: declare STRING in its place, and cast it in the query."
+            )
+    if not any(isinstance(field.dataType, DecimalType) for field in fields):
         return frame
-    given = {name.lower(): value for name, value in options.items()}
-    plain = "locale" not in given and given.get("mode", "").upper() == "FAILFAST"
-    kinds = {field.name: _loose(field, place, plain=plain) for field in fields}
-    read = load(StructType([StructField(field.name, kinds[field.name]) for field in fields]))
-    return read.select(*(_checked(field, kinds[field.name], place).alias(field.name) for field in fields))
+    read = load(StructType([StructField(field.name, _read_as(field.dataType)) for field in fields]))
+    return read.select(*(_checked(field, place) for field in fields))
 
 
 def holds(kind: DataType, what: type[DataType]) -> bool:
@@ -85,48 +81,26 @@ def rounded(name: str, column: str, after: int, got: str, remedy: str) -> Export
     )
 
 
-def _loose(field: StructField, place: str, *, plain: bool) -> DataType:
-    """Return the type with which a column is read, so that no digit is lost."""
-    return (
-        StringType() if plain and isinstance(field.dataType, DecimalType) else _wide(field.dataType, field.name, place)
-    )
+def _read_as(kind: DataType) -> DataType:
+    return StringType() if isinstance(kind, DecimalType) else kind
 
 
-def _wide(kind: DataType, name: str, place: str) -> DataType:
-    match kind:
-        case StructType():
-            return StructType([StructField(field.name, _wide(field.dataType, name, place)) for field in kind.fields])
-        case ArrayType():
-            return ArrayType(_wide(kind.elementType, name, place))
-        case MapType():
-            return MapType(_wide(kind.keyType, name, place), _wide(kind.valueType, name, place))
-        case DecimalType() if kind.precision > _DIGITS - _SPARE:
-            raise ExportRejected(
-                f"Expected decimals of at most {_DIGITS - _SPARE} digits in column {name!r} of {place}, got {_type_name(kind)}. "
-                "Spark rounds such decimals silently if options= has a locale or mode, or if they are inside a struct, array or map: "
-                f"declare DECIMAL({_DIGITS - _SPARE},{min(kind.scale, _DIGITS - _SPARE)}), or STRING."
-            )
-        case DecimalType():
-            return DecimalType(_DIGITS, _DIGITS - kind.precision + kind.scale)
-        case _:
-            return kind
-
-
-def _checked(field: StructField, read_as: DataType, place: str) -> Column:
-    """Return the column with its declared type; the expression raises an error if a value does not fit."""
+def _checked(field: StructField, place: str) -> Column:
+    """Return the column with its declared type; the expression raises an error for a text that does not fit a decimal."""
     value, kind = column(field.name), field.dataType
-    if read_as == kind:
+    if not isinstance(kind, DecimalType):
         return value
-    if isinstance(read_as, StringType):
-        assert isinstance(kind, DecimalType)  # only decimals are read as text
-        return F.coalesce(_of_text(value, kind), F.when(value.isNotNull(), _error(field, value, place)))
-    left = value.try_cast(kind)
-    if isinstance(kind, DecimalType):
-        same, shown = value.eqNullSafe(left.cast(read_as)), value.cast("string")
-    else:  # compared as JSON, because maps cannot be compared
-        shown = F.to_json(F.struct(value))
-        same = shown == F.to_json(F.struct(left.cast(read_as).alias(field.name)))
-    return F.when(same, left).otherwise(_error(field, shown, place))
+    error = F.raise_error(
+        F.concat(
+            F.lit(f"Expected {_type_name(kind)} in column {field.name!r} of {place}, got "),
+            F.substring(value, 1, _SHOWN),
+            F.lit(
+                ": declare as many digits as there are, or STRING, in its schema=, because Spark would round; "
+                f"cast a number such as 1.234,50 in the query, CAST(translate({field.name}, ',.', '.') AS {_type_name(kind)})."
+            ),
+        )
+    )
+    return F.coalesce(_of_text(value, kind), F.when(value.isNotNull(), error)).alias(field.name)
 
 
 def _of_text(value: Column, kind: DecimalType) -> Column:
@@ -134,15 +108,6 @@ def _of_text(value: Column, kind: DecimalType) -> Column:
     after = F.length(F.regexp_extract(value, _EXPONENT, 1)) - F.regexp_extract(value, _EXPONENT, 2).try_cast("int")
     fits = value.rlike(rf"^[+-]?\d*(\.\d{{0,{kind.scale}}}0*)?$") | (after <= kind.scale)
     return F.when(fits, value.try_cast(kind))
-
-
-def _error(field: StructField, value: Column, place: str) -> Column:
-    before = f"Expected {_type_name(field.dataType)} in column {field.name!r} of {place}, got "
-    after = (
-        ": declare as many digits as there are, or STRING, in its schema=, because Spark would round; "
-        'for numbers with commas, set a locale such as options={"locale": "de-DE"}.'
-    )
-    return F.raise_error(F.concat(F.lit(before), F.substring(value, 1, _SHOWN), F.lit(after)))
 
 
 def _type_name(kind: DataType) -> str:

@@ -26,7 +26,6 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from steadyworker.exports.spark.backend import Backend
 from steadyworker.exports.spark.connect import ConnectEngine
 from steadyworker.exports.spark.engine import Engine
 from steadyworker.exports.spark.protocol import (
@@ -127,19 +126,19 @@ def main() -> None:
         die()
 
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave").start())
-    pings: queue.SimpleQueue[int] = queue.SimpleQueue()
+    pings: queue.SimpleQueue[PingHost] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_answer, args=(engine, wire, pings), name="ping", daemon=True).start()
     threading.Thread(target=_outlive, args=(engine, wire, stopping), name="outlive", daemon=True).start()
-    wire.send(HostReady(os.getpid(), dict(engine.versions)))
+    wire.send(HostReady(dict(engine.versions)))
     for line in wire.commands:
         match decode_command(line):
             case RunExport() as run:
                 engine.run(run)
             case Cancel(job):
                 engine.cancel(job)
-            case PingHost(number):
-                pings.put(number)
+            case PingHost() as ping:
+                pings.put(ping)
             case _:
                 stopping.set()
                 engine.stop()
@@ -147,7 +146,7 @@ def main() -> None:
     leave()
 
 
-def _engine(wire: HostWire, kind: list[str]) -> Backend:
+def _engine(wire: HostWire, kind: list[str]) -> Engine | ConnectEngine:
     """Return the engine for the arguments of this process."""
 
     def gone() -> NoReturn:
@@ -165,15 +164,15 @@ def _engine(wire: HostWire, kind: list[str]) -> Backend:
     return ConnectEngine(wire.send, lost, command)
 
 
-def _answer(engine: Backend, wire: HostWire, pings: queue.SimpleQueue[int]) -> None:
+def _answer(engine: Engine | ConnectEngine, wire: HostWire, pings: queue.SimpleQueue[PingHost]) -> None:
     """Reply to each ping after a round trip to Spark."""
     while True:
-        number = pings.get()
+        pings.get()
         if engine.alive():
-            wire.send(HostPong(number))
+            wire.send(HostPong())
 
 
-def _outlive(engine: Backend, wire: HostWire, stopping: threading.Event) -> None:
+def _outlive(engine: Engine | ConnectEngine, wire: HostWire, stopping: threading.Event) -> None:
     """Report how the engine's JVM has died, and kill this process."""
     code = engine.outlive()
     if not stopping.is_set():

@@ -45,7 +45,7 @@ class Limit:
 
     def __init__(self, process: HostProcess, within: float, now: float, most: float = float("inf")) -> None:
         self._process, self._within, self._last = process, within, now + most
-        self.began, self.due = now, now + within
+        self.began, self.due = now, now + min(within, most)
         self._seen = process.cpu, process.logged
 
     def over(self, now: float) -> bool:
@@ -70,9 +70,7 @@ class Call:
     One export's request.
 
     Attributes:
-        job: The job's name for the hosts.
-        plan: The export's plan; each submission makes a folder inside the folder `parts`.
-        submissions: How many times the call was submitted to a host.
+        submissions: How many times the call was submitted to a host; each submission has its folder of parts.
         cancelled: True if the child no longer waits for the call.
         stuck: The reason why the service ends a submission without progress, or an empty text.
         ends_by: The time by which the call must end on its host, because it is cancelled or stuck.
@@ -91,15 +89,14 @@ class Call:
         """The folder of the submission that runs."""
         return parts_of(self.plan.parts, self.job, self.submissions)
 
-    def run(self, stuck_after: float) -> RunExport:
+    def order(self, stuck_after: float) -> RunExport:
         """
-        Return the order for the next submission.
+        Return the order for the submission that runs.
 
         Each submission has a session name of its own, and ends the sessions of the submissions before it.
         """
-        own = self.plan.session
-        names = [own, *(str(uuid.uuid5(uuid.NAMESPACE_OID, f"{own} {number}")) for number in range(self.submissions))]
-        self.submissions, self.stuck, self.ends_by = self.submissions + 1, "", None
+        own, again = self.plan.session, range(self.submissions - 1)
+        names = [own, *(str(uuid.uuid5(uuid.NAMESPACE_OID, f"{own} {number}")) for number in again)]
         # A database can take as long as `statement_timeout` before its first row.
         silent = [table.statement_timeout for table in self.plan.tables.values() if isinstance(table, Database)]
         plan = msgspec.structs.replace(
@@ -123,7 +120,6 @@ class SparkHost:
 
     Attributes:
         limit: The limit for the host's start, or for its end after a stop; None between start and stop.
-        deadline: The time at which the host is killed if it still exists; None means that there is no deadline.
         begun: The number of calls that the host has got.
         retiring: True if the host takes no more calls.
         stopping: True if the host was asked to end.
@@ -137,10 +133,8 @@ class SparkHost:
     process: HostProcess
     settings: SparkSettings
     limit: Limit | None = None
-    deadline: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
-    waiting: list[RunExport] = field(default_factory=list)
     begun: int = 0
     ready: bool = False
     retiring: bool = False
@@ -160,20 +154,17 @@ class SparkHost:
         """Begin the call on this host, as soon as the host is ready."""
         self.begun += 1
         self.calls[call.job], self.idle_since = call, None
-        run = call.run(self.settings.stuck_after)
+        call.submissions, call.stuck, call.ends_by = call.submissions + 1, "", None
         if self.ready:
-            self.process.send(run)
-        else:
-            self.waiting.append(run)
+            self.process.send(call.order(self.settings.stuck_after))
 
     def became_ready(self, versions: dict[str, str], now: float) -> None:
         """Note that the host is ready, and send it the waiting calls."""
         self.ready, self.versions, self.answered_at = True, versions, now
         if not self.stopping:
             self.limit = None
-        for run in self.waiting:
-            if run.job in self.calls:
-                self.process.send(run)
+        for call in self.calls.values():
+            self.process.send(call.order(self.settings.stuck_after))
 
     def cancel(self, call: Call, now: float) -> None:
         """Ask the host to end a call."""
@@ -193,12 +184,11 @@ class SparkHost:
         self.problem = self.problem or problem
         self.process.kill()
 
-    def stop(self, now: float) -> None:
-        """Ask the host to end; only the first call sends the request."""
-        self.retiring = True
+    def stop(self, now: float, within: float = float("inf")) -> None:
+        """Ask the host to end, and kill it after `within` seconds; only the first call sends the request."""
+        self.limit = Limit(self.process, self.settings.hung_after, now, within)
         if not self.stopping:
-            self.stopping = True
-            self.limit = Limit(self.process, self.settings.hung_after, now)
+            self.retiring = self.stopping = True
             self.process.stop()
 
     def attend(self, now: float) -> list[Call]:
@@ -217,7 +207,7 @@ class SparkHost:
         for call in late:
             del self.calls[call.job]
             self.retiring = self.abandoned = True
-        if self.limit is not None and (self.limit.over(now) or (self.deadline is not None and now >= self.deadline)):
+        if self.limit is not None and self.limit.over(now):
             passed, self.limit = now - self.limit.began, None
             self.kill(f"the host was not {'gone' if self.stopping else 'ready'} after {passed:.0f} s, and stood still")
         if self.ready and not self.stopping:
@@ -242,17 +232,16 @@ class SparkHost:
         if self.asked is None:
             if now - self.answered_at >= within / _PINGS:
                 self.asked = Limit(self.process, within, now, _LONGEST * within)
-                self.process.send(PingHost(self.begun))
+                self.process.send(PingHost())
         elif self.asked.over(now):
             silent, self.answered_at, self.asked = now - self.asked.began, now, None
             self.kill(f"the host's JVM did not respond for {silent:.0f} s")
 
     def due(self) -> Iterator[float]:
         """Yield the times at which `attend` must be called again."""
-        limit = (self.limit.due, self.deadline) if self.limit else ()
-        for moment in (*limit, *(call.ends_by for call in self.calls.values())):
-            if moment is not None:
-                yield moment
+        if self.limit:
+            yield self.limit.due
+        yield from (call.ends_by for call in self.calls.values() if call.ends_by is not None)
         if self.ready and not self.stopping:
             if self.calls:
                 yield self.asked.due if self.asked else self.answered_at + self.settings.hung_after / _PINGS

@@ -32,7 +32,7 @@ from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.protocol import Command, Message, StopHost, decode_message, encode
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
 from steadyworker.system.interpreter import command
-from steadyworker.system.private import make_private_folder
+from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.system.procfs import end_sessions, kill_sessions, tree_cpu, tree_rss
 from steadyworker.text.redaction import redact
 
@@ -97,8 +97,7 @@ class HostProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=settings.environment(environ, self.folder, java, sys.executable)
-                | {"SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData"},
+                env=settings.environment(environ, self.folder, java, sys.executable),
                 start_new_session=True,
                 pass_fds=(self._lock,),
             )
@@ -173,9 +172,8 @@ class HostProcess:
         with suppress(OSError):  # a failed copy, for example on a full disk, does no harm
             written = self._kept_log.with_name(f"{KEPT_LOG}.{self.pid}")
             written.unlink(missing_ok=True)  # an earlier process with this id can have left this file
-            own = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(own, "wb") as kept, (self.folder / "log").open("rb") as log:
-                shutil.copyfileobj(log, kept)
+            make_private_file(written)
+            shutil.copyfile(self.folder / "log", written)
             written.replace(self._kept_log)
         return self._kept_log
 

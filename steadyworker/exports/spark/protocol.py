@@ -35,18 +35,11 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     One export.
 
     Attributes:
-        query: SQL with named parameter markers, or the `module:function` that builds the result.
-        build: True if `query` is a `module:function`.
-        tables: The source of each table, by its name.
-        params: The value of each parameter, by its name.
-        order_by: The columns of the result to sort by, each perhaps with ` ASC` or ` DESC`.
-        sums: The columns that the child sums; the host only checks their types.
-        by: The columns by which the child groups; the host only checks their types.
+        query: SQL with named parameter markers, or the `module:function` that builds the result (`build`).
+        sums: The columns that the child sums; the host only checks their types, as of those in `by`.
         nested: True if the file can have nested and binary values.
         parts: The folder for the parts, which must not exist.
-        session: The name (a UUID) of the run's session, by which a later run can end the session.
-            The run stores the name in the ledger before the first call to Spark.
-            A submission after a stuck submission has another name, which is stored when the new submission has begun.
+        session: The name (a UUID) of the run's session, by which a later run can end the session (`handle.py`).
         earlier: The names of earlier runs' sessions; Spark ends these sessions first.
     """
 
@@ -65,14 +58,9 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class Connect(msgspec.Struct, frozen=True, tag="connect", tag_field="type"):
     """
-    The order to use this Spark Connect server.
+    The order to use a Spark Connect server, with settings for every session, and the seconds to wait for the server.
 
     The address can contain a token, so it is sent over the pipe, and not in an argument, variable or file.
-
-    Attributes:
-        url: `sc://host:port/;name=value;…`.
-        conf: Settings for every session.
-        within: Seconds to wait for a server that does not respond.
     """
 
     url: str
@@ -104,8 +92,6 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="type"):
 class PingHost(msgspec.Struct, frozen=True, tag="ping", tag_field="type"):
     """A check whether Spark responds; the host replies with `pong`."""
 
-    number: int
-
 
 class StopHost(msgspec.Struct, frozen=True, tag="stop", tag_field="type"):
     """The order to end normally."""
@@ -114,12 +100,11 @@ class StopHost(msgspec.Struct, frozen=True, tag="stop", tag_field="type"):
 class HostReady(msgspec.Struct, frozen=True, tag="ready", tag_field="type"):
     """The report that Spark has started."""
 
-    pid: int
     versions: dict[str, str]
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal", tag_field="type"):
-    """The report that Spark did not start, or that the host has lost its Spark Connect server."""
+    """The report that Spark did not start, or that the host has lost its JVM or its Spark Connect server."""
 
     text: str
 
@@ -143,13 +128,7 @@ class ExportStarted(msgspec.Struct, frozen=True, tag="started", tag_field="type"
 
 
 class ExportProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):
-    """
-    The progress of a job, after another task or byte.
-
-    Attributes:
-        done: The number of complete tasks.
-        total: The number of tasks known so far.
-    """
+    """The report of another task or byte: the number of complete tasks, and of the tasks known so far."""
 
     job: str
     done: int
@@ -157,24 +136,14 @@ class ExportProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="typ
 
 
 class Stuck(msgspec.Struct, frozen=True, tag="stuck", tag_field="type"):
-    """
-    The report that a job is stuck, which means that the job has had no progress for too long.
-
-    The host sends this report once for each submission, and only `SparkService` receives the report.
-    """
+    """The report, once for each submission, that a job has had no progress for too long; only `SparkService` receives it."""
 
     job: str
     text: str
 
 
 class ExportDone(msgspec.Struct, frozen=True, tag="done", tag_field="type"):
-    """
-    The report that all parts are written.
-
-    Attributes:
-        parts: The paths of the parts, in the order of the rows.
-        snapshot: A description of the snapshots that Spark has read, or None.
-    """
+    """The report that all parts are written: their paths in the order of the rows, and the snapshots that Spark has read."""
 
     job: str
     parts: tuple[str, ...]
@@ -204,8 +173,6 @@ class ExportFailed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
 
 class HostPong(msgspec.Struct, frozen=True, tag="pong", tag_field="type"):
     """The reply to `ping`, after Spark has responded."""
-
-    number: int
 
 
 Command = Connect | RunExport | Cancel | PingHost | StopHost

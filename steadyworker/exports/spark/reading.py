@@ -139,19 +139,18 @@ def _declared(
         return session.read.format(source.format).options(**options).schema(schema).load(path)
 
     # Parquet files have types: Spark refuses to read a decimal as another type.
-    return load(schema) if source.format == "parquet" else exact(load, schema, options, source.path)
+    return load(schema) if source.format == "parquet" else exact(load, schema, source.path)
 
 
 def _csv(session: SparkSession, source: FileSource, path: str) -> DataFrame:
     if not {"encoding", "charset"} & {name.lower() for name in source.options}:
         _check_utf8(session, source, path)
-    options = {**_CSV, **source.options}
     if source.schema:
-        return _declared(session, source, source.schema, options, path)
-    options = {**_CSV, "nullValue": _EMPTY, **source.options}
-    text = session.read.format("csv").options(**options).load(path)
+        return _declared(session, source, source.schema, {**_CSV, **source.options}, path)
+    reader = session.read.format("csv").options(**{**_CSV, "nullValue": _EMPTY, **source.options})
+    text = reader.load(path)
     if len(text.inputFiles()) == 1:  # the header of a single file always agrees, even with invented names
-        text = session.read.format("csv").options(**options | {"enforceSchema": "true"}).load(path)
+        text = reader.option("enforceSchema", "true").load(path)
     return text
 
 

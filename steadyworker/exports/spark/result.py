@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.sorting import MORE_KEYS, Key
+from steadyworker.exports.sorting import Key, sort_keys
 from steadyworker.exports.spark.protocol import ExportPlan
 
 VARIABLE = "${"
@@ -44,36 +44,25 @@ def keys_of(schema: StructType, plan: ExportPlan) -> list[Key]:
     Return the columns to sort by: the plan's columns, and at most 16 more.
 
     Raises:
-        ExportRejected: The result does not fit the plan: a column is missing, or has a type that the file or the totals cannot have.
+        ExportRejected: A column is missing, or has a type that the file or the totals cannot have.
     """
-    names = schema.fieldNames()
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ExportRejected(f"Expected columns with different names, got {', '.join(twice)} twice: name each with AS.")
-    given = [Key.of(text, names) for text in plan.order_by]
-    for name in (*(key.name for key in given), *plan.sums, *plan.by):
-        if name not in names:
-            raise ExportRejected(
-                f"Expected order_by and totals to name columns of the query ({', '.join(names)}), got {name!r}: correct the name."
-            )
+    sortable = [field.name for field in schema.fields if field.dataType.typeName() in _SORTED]
+    keys = sort_keys(plan.order_by, schema.fieldNames(), sortable)
     for field in schema.fields:
         _check_type(field.name, field.dataType, nested=plan.nested)
-    for name in plan.sums:
+    known = {*schema.fieldNames()}  # the child refuses other names (`Totals`), before the query runs
+    for name in known.intersection(plan.sums):
         if schema[name].dataType.typeName() not in _SUMMED:
             raise ExportRejected(
                 f"Expected integers or decimals in {name!r}, got {schema[name].dataType.simpleString()}: totals are exact; cast the column to a decimal in the query."
             )
-    for name in plan.by:  # 1, 1.0 and 1.00 are equal, but have three different texts
+    for name in known.intersection(plan.by):  # 1, 1.0 and 1.00 are equal, but have three different texts
         if schema[name].dataType.typeName() not in _GROUPED:
             raise ExportRejected(
                 f"Expected text, integers or dates in {name!r} to group by, got {schema[name].dataType.simpleString()}: "
                 "cast the column to text in the query."
             )
-    sorted_by = {key.name for key in given}
-    more = [
-        field.name for field in schema.fields if field.name not in sorted_by and field.dataType.typeName() in _SORTED
-    ]
-    return [*given, *map(Key, more[:MORE_KEYS])]
+    return keys
 
 
 def in_order(result: DataFrame, keys: Sequence[Key], given: int) -> DataFrame:

@@ -151,6 +151,8 @@ class SparkService:
             except Exception as error:  # noqa: BLE001 - after a bug here, no job must wait forever
                 self._log.exception("spark_service_failed", explain="spark.service-failed")
                 self._fail_all("unavailable", f"a fault of the Spark service: {error!r}")
+                for host in self._hosts:
+                    host.kill()
 
     def _until_due(self) -> float | None:
         """Return the seconds until the next deadline, or None if the service only waits for its queue."""
@@ -170,24 +172,19 @@ class SparkService:
                 call.fail(*_CANCELLED)
 
     def _fail_all(self, kind: str, text: str) -> None:
-        """End every call, and kill the hosts that had a call."""
+        """End every call."""
         for call in (*self._waiting, *(call for host in self._hosts for call in host.calls.values())):
             call.fail(kind, text)
         self._waiting.clear()
         for host in self._hosts:
-            if host.calls:
-                host.calls.clear()
-                host.kill()
+            host.calls.clear()
 
     def _stop(self, deadline: float) -> None:
         self._stopped = True
-        for call in (*self._waiting, *(call for host in self._hosts for call in host.calls.values())):
-            call.fail(*_STOPPED)
-        self._waiting.clear()
+        self._fail_all(*_STOPPED)
+        now = self._clock.monotonic()
         for host in self._hosts:
-            host.calls.clear()
-            host.stop(self._clock.monotonic())
-            host.deadline = deadline
+            host.stop(now, deadline - now)
             if self._settings.local or not host.ready:
                 host.kill()  # only a cluster or a server needs a normal end of the host
 

@@ -258,6 +258,7 @@ class SparkSettings:
             "SPARK_HOME": spark,
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
+            "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
             "TMPDIR": str(home / "tmp"),
             "PYTHONPATH": os.pathsep.join(_python_path()),  # so that the host finds the modules of `Build`
             "LC_ALL": "C.UTF-8",  # without a locale, as under systemd, Java cannot open a file with a non-ASCII name

@@ -1,14 +1,12 @@
-"""The tasks of one job, by Spark's public status tracker, and the files of its parts."""
+"""The tasks of one job, as Spark reports them, the files of its parts, and whether the job still moves."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-
-from pyspark import SparkContext
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.pace import Movement
@@ -20,58 +18,62 @@ _PART = re.compile(r"part-(\d+)-[^.]+.*")
 
 class Tasks:
     """
-    The tasks of one job's groups.
+    The tasks of one job; the job's watcher calls `poll` and `stuck`, and any thread calls `record`.
 
     Attributes:
         done: The number of complete tasks.
         total: The number of tasks known so far; it grows while Spark plans one stage after another.
 
     Args:
-        context: The job's Spark.
-        groups: The job groups of the job.
         parts: The folder of the job's parts.
-        stuck_after: Seconds without progress before which the job is never stuck.
+        limit: Seconds without progress before which the job is never stuck.
+        here: True if Spark computes in this process and its children, so that their processor time puts off the limit.
+        waits: True if the time before Spark begins a task of the job does not count, because Spark can have other jobs.
     """
 
     def __init__(
-        self, context: SparkContext, groups: Sequence[str], parts: Path, stuck_after: float, clock: Clock | None = None
+        self, parts: Path, limit: float, *, here: bool = False, waits: bool = False, clock: Clock | None = None
     ) -> None:
-        self._tracker, self._groups, self._parts = context.statusTracker(), groups, parts
+        self._parts, self._here, self._waits = parts, here, waits
         self._clock = clock or SystemClock()
-        self._movement = Movement(self._clock.monotonic(), stuck_after)
+        self._movement = Movement(self._clock.monotonic(), limit)
         self._stages: dict[int, tuple[int, int]] = {}
+        self._reported: dict[int, int] = {}
+        self._running = 0
         self._read_at, self._bytes = 0.0, 0
         self.done = self.total = 0
 
-    def poll(self) -> bool:
-        """Read Spark's counters, and return whether the job has made progress."""
-        for group in self._groups:
-            for job in self._tracker.getJobIdsForGroup(group):
-                info = self._tracker.getJobInfo(job)
-                for stage in info.stageIds if info else ():
-                    self._count(stage)
-        self.done = max(self.done, sum(done for done, _ in self._stages.values()))
-        self.total = sum(total for _, total in self._stages.values())
-        now = self._clock.monotonic()
-        if now >= self._read_at + _READ_EVERY:
-            self._read_at, self._bytes = now, size_of(self._parts)
-            self._movement.computed(now, tree_cpu(os.getpid()))
-        return self._movement.saw(now, (self.done, self.total, self._bytes))
+    def record(self, stages: Iterable[tuple[int, int, int]], running: int = 0) -> None:
+        """Record the id, the complete tasks and the tasks of each stage that has begun, and the number of running tasks."""
+        known, reported = dict(self._stages), dict(self._reported)
+        for stage, done, total in stages:
+            # A repeated stage ends more tasks than it has, and each end is progress.
+            reported[stage] = done
+            known[stage] = max(known.get(stage, (0, 0))[0], min(done, total)), total
+        self._stages, self._reported, self._running = known, reported, running
 
-    def _count(self, stage: int) -> None:
-        """Record a stage; a stage that never begins does not count (Spark skips a stage if its shuffle exists)."""
-        known = self._tracker.getStageInfo(stage)
-        if known and (known.numActiveTasks or known.numCompletedTasks):
-            earlier = self._stages.get(stage, (0, 0))[0]
-            self._stages[stage] = max(earlier, known.numCompletedTasks), known.numTasks
+    def poll(self) -> bool:
+        """Return whether the job has made progress, a task or a byte, since the last poll."""
+        now, stages, running = self._clock.monotonic(), self._stages, self._running
+        self.done = sum(done for done, _ in stages.values())
+        self.total = sum(total for _, total in stages.values())
+        if not self._here or now >= self._read_at + _READ_EVERY:
+            self._read_at, self._bytes = now, size_of(self._parts)
+            if self._here:
+                self._movement.computed(now, tree_cpu(os.getpid()))
+        moved = self._movement.saw(now, (tuple(self._reported.items()), self.total, running, self._bytes))
+        if self._waits and not running:
+            self._movement.rest(now)
+        return moved
 
     def stuck(self) -> str:
         """Return a message if the job has been without progress for too long, otherwise an empty text."""
         if (still := self._movement.still(self._clock.monotonic())) is None:
             return ""
+        running = "" if self._here else f" and {self._running} in flight"
         return (
-            f"nothing has moved for {still[0]:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks complete; "
-            f"the limit is {still[1]:.0f} s: spark_stuck_after, or five times the longest pause of this export so far"
+            f"nothing has moved for {still[0]:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
+            f"complete{running}; the limit is {still[1]:.0f} s: spark_stuck_after, or five times the longest pause of this export so far"
         )
 
 

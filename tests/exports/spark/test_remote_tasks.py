@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from steadyworker.clock import SystemClock
+from steadyworker.exports.spark.connect import tasks_of
 from steadyworker.exports.spark.protocol import ExportPlan, RunExport
-from steadyworker.exports.spark.remote import RemoteTasks
 from steadyworker.exports.spark.tasks import size_of
 
 
@@ -30,17 +29,11 @@ class Server:
     def __init__(self, parts: Path, *, stuck_before: int = 0) -> None:
         self.parts, self.clock = parts, Hand()
         plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), parts=str(parts))
-        self.tasks = RemoteTasks(RunExport("job", plan, 1.0, stuck_before), self.clock)
+        self.tasks = tasks_of(RunExport("job", plan, 1.0, stuck_before), self.clock)
 
     def report(self, running: int, **stages: tuple[int, int]) -> None:
         """`s3=(1, 9)`: 1 of the 9 tasks of stage 3 are done."""
-        self.tasks.record(
-            [
-                SimpleNamespace(stage_id=int(name[1:]), num_completed_tasks=done, num_tasks=of)
-                for name, (done, of) in stages.items()
-            ],
-            running,
-        )
+        self.tasks.record([(int(name[1:]), done, of) for name, (done, of) in stages.items() if done], running)
 
     def write(self, index: int, text: str = "row\n", folder: str = "") -> Path:
         path = self.parts / folder / f"part-{index:05d}-x-c000.txt"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.exports.spark.test_spark_backends import on_cluster, on_connect, warm  # noqa: F401 - fixtures
 from tests.exports.spark.test_spark_decimals import (  # noqa: F401 - as those below
-    test_numbers_of_json_are_read_as_they_are_written_and_inside_of_others_too,
+    test_numbers_of_json_are_read_as_they_are_written_and_those_inside_of_others_as_text,
 )
 from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this `warm`
     test_a_second_run_of_the_job_answers_with_the_file_that_is_there,

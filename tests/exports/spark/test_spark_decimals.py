@@ -63,29 +63,26 @@ def test_a_declared_decimal_has_every_digit_that_is_written(warm: SparkService, 
     assert not (tmp_path / "no.csv").exists()
 
 
-def test_numbers_of_json_are_read_as_they_are_written_and_inside_of_others_too(
+def test_numbers_of_json_are_read_as_they_are_written_and_those_inside_of_others_as_text(
     warm: SparkService, tmp_path: Path
 ) -> None:
     file = tmp_path / "t.jsonl"
-    schema = "id BIGINT, amount DECIMAL(38,18), parts ARRAY<STRUCT<x: DECIMAL(5,2), y: STRING>>, of MAP<STRING, DECIMAL(5,2)>"
+    schema = "id BIGINT, amount DECIMAL(38,18), parts ARRAY<STRUCT<x: STRING, y: STRING>>, of MAP<STRING, STRING>"
     good = (
         '{"id": 1, "amount": 0.100000000000000001, "parts": [{"x": 1.250, "y": "a"}, {"x": null}], "of": {"k": 2.5}}\n'
     )
-    query = "SELECT id, amount, parts[0].x AS x, of['k'] AS k FROM t"
+    query = "SELECT id, amount, CAST(parts[0].x AS DECIMAL(5,2)) AS x, of['k'] AS k FROM t"
     file.write_text(good + '{"id": 2}\n')
     found = lines(warm, Files(file, schema=schema), tmp_path / "out.csv", query)
-    assert found == ["id,amount,x,k", "1,0.100000000000000001,1.25,2.50", "2,,,"]
-    for old, new, name in [("0001,", "00015,", "amount"), ("1.250", "1.255", "parts"), ("2.5}", "2.505}", "of")]:
-        file.write_text(good.replace(old, new))
+    assert found == ["id,amount,x,k", "1,0.100000000000000001,1.25,2.5", "2,,,"]
+    file.write_text(good.replace("0001,", "00015,"))
+    with pytest.raises(ExportError, match=r"Expected DECIMAL.* in column 'amount' of .*: declare as many digits"):
+        lines(warm, Files(file, schema=schema), tmp_path / "no.csv", query)
+    for kind in ("ARRAY<STRUCT<x: DECIMAL(5,2), y: STRING>>", "MAP<STRING, DECIMAL(5,2)>"):
         with pytest.raises(
-            ExportError, match=rf"Expected .*DECIMAL.* in column '{name}' of .*: declare as many digits"
+            ExportError, match=r"\(rejected\): Expected each DECIMAL of .*'parts', .*STRING in its place"
         ):
-            lines(warm, Files(file, schema=schema), tmp_path / "no.csv", query)
-    file.write_text(good)
-    with pytest.raises(ExportError, match=r"at most 28 digits in column 'parts' of .*DECIMAL\(38,2\).*or STRING"):
-        lines(
-            warm, Files(file, schema="id BIGINT, parts ARRAY<DECIMAL(38,2)>"), tmp_path / "no.csv", "SELECT id FROM t"
-        )
+            lines(warm, Files(file, schema=f"id BIGINT, parts {kind}"), tmp_path / "no.csv", "SELECT id FROM t")
 
 
 def test_numbers_of_json_that_no_decimal_holds_are_not_made_floats_in_silence(
@@ -116,22 +113,19 @@ def test_numbers_of_json_that_no_decimal_holds_are_not_made_floats_in_silence(
     ]
 
 
-def test_a_locale_decides_what_commas_mean_and_a_mode_what_becomes_of_broken_lines(
+def test_a_decimal_with_commas_is_refused_with_the_cast_that_reads_it_and_no_mode_makes_it_null(
     warm: SparkService, tmp_path: Path
 ) -> None:
     file = tmp_path / "t.csv"
-    german = Files(file, schema=SCHEMA, options={"sep": ";", "locale": "de-DE"})
+    file.write_text("id;amount\n1;1.234,50\n2;0.5\n")
+    options = {"sep": ";", "locale": "de-DE", "mode": "PERMISSIVE"}
+    cast = "CAST(translate(amount, ',.', '.') AS DECIMAL(7,2))"
+    with pytest.raises(ExportError, match=rf"got 1\.234,50: declare .*, {re.escape(cast)}\.$"):
+        lines(warm, Files(file, schema=SCHEMA, options=options), tmp_path / "no.csv")
     file.write_text("id;amount\n1;1.234,50\n2;-0,5\n")
-    assert lines(warm, german, tmp_path / "out.csv") == ["id,amount", "1,1234.50", "2,-0.50"]
-    file.write_text("id;amount\n1;1,005\n")
-    with pytest.raises(ExportError, match=r"DECIMAL\(7,2\) in column 'amount' of .*got 1\.0050*: declare"):
-        lines(warm, german, tmp_path / "no.csv")
-    loose = Files(file, schema=SCHEMA, options={"mode": "PERMISSIVE"})
-    file.write_text("id,amount\n1,1.50\n2,abc\n")
-    assert lines(warm, loose, tmp_path / "loose.csv") == ["id,amount", "1,1.50", "2,"]
-    file.write_text("id,amount\n1,1.505\n")
-    with pytest.raises(ExportError, match=r"DECIMAL\(7,2\) in column 'amount' of .*got 1\.5050*: declare"):
-        lines(warm, loose, tmp_path / "no.csv")
+    texts = Files(file, options={"sep": ";"})
+    found = lines(warm, texts, tmp_path / "out.csv", f"SELECT id, {cast} AS amount FROM t")
+    assert found == ["id,amount", "1,1234.50", "2,-0.50"]
 
 
 # --- databases --------------------------------------------------------------------------------------------------------

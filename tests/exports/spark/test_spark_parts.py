@@ -79,17 +79,14 @@ def fake_java(home: Path, version: str) -> Path:
 
 def test_the_java_that_fits_is_found(tmp_path: Path) -> None:
     old, lts = fake_java(tmp_path / "a" / "jdk8", "1.8.0_402"), fake_java(tmp_path / "b" / "jdk21", "21.0.2")
-    newest = fake_java(tmp_path / "system" / "a-jdk25", "25")
-    oldest_that_fits = fake_java(tmp_path / "system" / "b-jdk17", "17.0.15")
-    system = (str(tmp_path / "system"),)
-    assert find_java({"JAVA_HOME": str(lts), "PATH": f"{old}/bin"}, system).home == lts
-    assert find_java({"JAVA_HOME": str(old), "PATH": f"{lts}/bin"}, system).home == lts
-    assert find_java({"JAVA_HOME": str(newest), "PATH": ""}, system).major == 25
-    assert find_java({"PATH": f"{old}/bin"}, system).home == oldest_that_fits
+    newest = fake_java(tmp_path / "jdk25", "25")
+    assert find_java({"JAVA_HOME": str(lts), "PATH": f"{old}/bin"}).home == lts
+    assert find_java({"JAVA_HOME": str(old), "PATH": f"{lts}/bin"}).home == lts
+    assert find_java({"JAVA_HOME": str(newest), "PATH": ""}).major == 25
     with pytest.raises(
         ConfigError, match=r"Java 17 or newer.*got 8\.0_402 at .*jdk8: install one .*apt-get install"
     ) as raised:
-        find_java({"JAVA_HOME": str(old), "PATH": ""}, (str(tmp_path / "nothing"),))
+        find_java({"JAVA_HOME": str(old), "PATH": ""})
     assert "JAVA_HOME" in str(raised.value)
 
 
@@ -107,9 +104,6 @@ def test_an_export_without_java_or_pyspark_names_what_to_install(
         finally:
             service.stop(1)
 
-    monkeypatch.setattr(
-        "steadyworker.exports.spark.settings.find_java", lambda environ: find_java(environ, ("/nowhere",))
-    )
     assert "unavailable" in (said := says())
     assert "openjdk-17" in said
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

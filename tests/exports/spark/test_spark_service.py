@@ -71,8 +71,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     """Make a service whose hosts run this Python instead of Spark."""
     java = tmp_path / "jdk"
     (java / "bin").mkdir(parents=True)
-    (java / "bin" / "java").touch()
-    (java / "release").write_text('JAVA_VERSION="17.0.1"')
+    (java / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+    (java / "bin" / "java").chmod(0o755)
     services: list[SparkService] = []
 
     def make(body: str, **settings: Any) -> SparkService:
