@@ -7,18 +7,11 @@ from pathlib import Path
 import pytest
 
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.tables import Files
-from tests.exports.spark.sparkkit import LiveServices
+from tests.exports.spark.sparkkit import lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-def lines(service: SparkService, table: Files, to: Path, query: str = "SELECT * FROM t") -> list[str]:
-    """The lines of an export of this table."""
-    SparkExport(query, tables={"t": table}, order_by=("id",)).write(LiveServices(service), to)
-    return to.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("schema", [None, "id BIGINT, amount DECIMAL(12,2), fee DECIMAL(12,2)"])
