@@ -44,4 +44,4 @@ def _hold() -> None:
             time.sleep(0.05)
         complete(stage, manifest)
 
-    StagingDir.complete = held  # type: ignore[method-assign]
+    StagingDir.complete = held  # type: ignore[method-assign,assignment]
