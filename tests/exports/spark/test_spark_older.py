@@ -19,7 +19,8 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, java_of
+from steadyworker.exports.spark.tables import Files
+from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, java_of, lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -238,6 +239,24 @@ def never_succeeds(lane: SparkService, exported: Exported, tmp_path: Path) -> No
     with pytest.raises(ExportError, match=r"\(query\): .*PATH_NOT_FOUND") as passing:
         exported(lane, f"SELECT id FROM parquet.`{tmp_path}/later`")
     assert not isinstance(passing.value, ExportRejected)
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+@pytest.mark.parametrize("schema", [None, "id BIGINT, amount DECIMAL(12,2), fee DECIMAL(12,2)"])
+def test_columns_that_changed_places_are_not_taken_for_each_other(
+    lane: SparkService, tmp_path: Path, schema: str | None
+) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,amount,fee\n1,10.00,0.10\n")
+    (folder / "b.csv").write_text("id,fee,amount\n2,0.20,20.00\n")
+    with pytest.raises(
+        ExportError,
+        match=r"CSV header does not conform.*Expected: \w+ but found: \w+ CSV file: .*[ab]\.csv: .*enforceSchema",
+    ):
+        lines(lane, Files(folder, schema=schema), tmp_path / "out.csv")
+    given = Files(folder / "b.csv", schema="id BIGINT, f DOUBLE, a DOUBLE", options={"enforceSchema": "true"})
+    assert lines(lane, given, tmp_path / "named.csv") == ["id,f,a", "2,0.2,20.0"]
 
 
 @pytest.mark.parametrize("lane", ["warm", pytest.param("older", marks=pytest.mark.slow)], indirect=True)
