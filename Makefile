@@ -91,7 +91,7 @@ docs: $(READY) ## The reference as HTML, in build/docs, from the docstrings
 	@echo "==> docs: tests/docs/build.py"
 	@$(BIN)/python -m tests.docs.build
 
-bench: $(READY) $(if $(filter --cost --start --no-spark,$(ARGS)),,java) ## The benchmarks: ratios measured in one run (ARGS=--cost for the CPU of a job by thread, ARGS=--start for starts and memory)
+bench: $(READY) $(if $(filter --cost --start --no-spark,$(ARGS))$(filter-out spark --%,$(firstword $(ARGS))),,java) ## The benchmarks: ratios measured in one run (ARGS="spark 3M" or another name of tests/benchmarks/bench_*.py for one; --cost, --start)
 	@echo "==> benchmarks: tests/benchmarks/run.py"
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 

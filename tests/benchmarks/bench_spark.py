@@ -1,27 +1,40 @@
 """
-One sorted CSV file by `SparkExport`, beside what others do with the same rows: `python -m tests.benchmarks.bench_spark [ROWS]`.
+One sorted CSV file by `SparkExport`, beside what others do with the same rows: `python -m tests.benchmarks.bench_spark [PART]`.
 
-Ours (sorted Parquet parts, then one file: rendered, hashed, counted, summed, published) over Spark's sorted CSV part files, which makes no single
-file, and over its `coalesce(1)`, which does; all sides are warm, have the same settings, and take turns.
-DuckDB, Polars and pandas sort and write one file in a process of their own: they neither hash, sum nor publish it.
-A table has the medians of the rounds.
+| part | measures |
+|---|---|
+| `small` | the first file of a host, ten rows warm, 1,000 rows of 2,000 columns |
+| `tables` | a table of PostgreSQL, read by one connection and in ranges |
+| `3M`, `5M`, `20M` or any number of rows | one file of so many rows, beside the contenders that follow, or `parts` and `coalesce` |
+
+Without a part, all of them but `20M` are measured; each takes less than six minutes on two quiet cores, but `20M` takes ten.
+
+| contender | is |
+|---|---|
+| `parts` | Spark's sorted CSV part files, which are not one file |
+| `coalesce` | Spark's `coalesce(1)`, which is one file |
+| `before` | `SparkExport` of the last revision whose parts were text |
+| `DuckDB`, `Polars`, `pandas` | one file by another engine, in an environment of its own |
+
+Only ours hashes, counts, sums and publishes the file.
+All Sparks are warm, have the same settings, and take turns, each in a process of its own; a table has the medians of the rounds.
+Processor time is that of all processes of a contender, and a peak of memory is the one that Linux keeps for each process.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from statistics import median
-from typing import Any, Self
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import psycopg
@@ -29,20 +42,33 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from steadyworker.clock import SystemClock
-from steadyworker.exports.spark import Jdbc
-from steadyworker.exports.spark.export import SparkExport
-from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
-from steadyworker.system.procfs import rss, tree_rss
+from steadyworker.system.procfs import tree_cpu
 from tests.benchmarks.others import ENGINES
+from tests.benchmarks.revisions import REPOSITORY, environment, unpack
+from tests.brokers.guard import family
 from tests.brokers.install import MissingError, jdbc_drivers
 from tests.brokers.postgres import Cluster
 from tests.drills.contestants import peers_python
 
 HERE = Path(__file__).parent
-ROUNDS = {3_000_000: 3, 20_000_000: 1}
-"""How often each is measured, by rows."""
+BEFORE = "554730771807ccda97fa2a968957da21e8355b07"
+"""The last revision in which Spark wrote parts of text, and the child joined them."""
+
+WHOLE = (("small",), ("tables",), ("3M",), ("3M", "before"), ("5M",), ("3M", *ENGINES))
+ROUNDS = {3_000_000: 3, 5_000_000: 2}
+"""How often each contender is measured, by rows; once for others."""
+
+AIMS: Mapping[str, Mapping[int, float]] = {
+    "parts": {3_000_000: 1.35, 5_000_000: 1.2, 20_000_000: 1.15},
+    "coalesce": {5_000_000: 1.0},
+    "before": {0: 0.75},
+}
+"""The largest ratio of the seconds, from so many rows on."""
+
+PYTHON_AIM = 450.0
+WARM_UP = 1_000_000
+"""So many rows are exported by each Spark before the first round."""
 
 SMALL, SMALL_ROUNDS, TABLE_ROWS = 10, 21, 1_000_000
 WIDE = 2_000
@@ -50,224 +76,191 @@ SMALL_WARM_UP = 15
 """So many on each side are not measured: it takes that many until Java has compiled what they run."""
 
 PASSWORD = "BENCH_PASSWORD"
-ORDER = ("paid_at", "id")
-CLOCK = SystemClock()
-_COLUMNS = (
-    "id",
-    "concat('m-', pmod(hash(id), 997)) AS merchant",
-    "timestamp_micros(1700000000000000 + pmod(xxhash64(id), 31536000000000)) AS paid_at",
-    "CAST(pmod(hash(id, 2), 10000000) / 100 AS DECIMAL(12,2)) AS amount",
-    "element_at(array('EUR', 'USD', 'GBP', 'JPY'), 1 + pmod(hash(id, 3), 4)) AS currency",
-    "element_at(array('paid', 'paid', 'paid', 'refunded'), 1 + pmod(hash(id, 4), 4)) AS status",
-    "concat('reference ', hex(xxhash64(id))) AS reference",
-)
 
 
-@dataclass
-class Alone:
-    """What an export asks of its job, where there is no other."""
+class Cost(NamedTuple):
+    """What one file took: seconds, and seconds of processor time."""
 
-    service: SparkService
-    uid: str
-    fence: int = 1
-    key: str = "bench"
-    queue: str = "bench"
-    namespace: str = "bench"
-    _said: SimpleQueue[Mapping[str, Any]] = field(default_factory=SimpleQueue)
-
-    def progress(self, done: float | None, total: float | None, note: str = "") -> None:
-        """Nobody looks."""
-
-    def check(self) -> None:
-        """Nothing ends it."""
-
-    def export_state(self) -> bytes | None:
-        return None
-
-    def save_export_state(self, value: bytes | None) -> None:
-        """Nobody takes over."""
-
-    def may_commit(self) -> None:
-        """Granted."""
-
-    def staged(self, folder: Path) -> None:
-        """Nothing is left."""
-
-    def ended(self, uids: Sequence[str]) -> frozenset[str]:
-        return frozenset()
-
-    def call(self, service: str, request: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        self.service.open(request, self.uid, self.fence, self._said.put)
-        while True:
-            event = self._said.get()
-            yield event
-            if event["end"]:
-                return
+    seconds: float
+    cpu: float
 
 
-class Bare:
-    """Spark without us, in a process of its own with our settings."""
+class Program:
+    """A process that runs `spark_contender.py`; its files are in a folder of its own, and none stays."""
 
-    def __init__(self, settings: SparkSettings, home: Path) -> None:
-        home.mkdir(parents=True)
-        (home / "tmp").mkdir()
-        java = settings.java(os.environ)
-        (home / PROPERTIES).write_text(settings.properties(home))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.bench_spark", "--bare"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=settings.environment(os.environ, home, java, sys.executable),
-        )
+    def __init__(self, kind: str, folder: Path, environ: Mapping[str, str]) -> None:
+        folder.mkdir()
+        self._folder, self._log = folder, folder / "log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(HERE / "spark_contender.py"), kind, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environ,
+            )
+        self._numbers = iter(range(1_000_000))
 
-    def do(self, *words: object) -> float:
-        """One command; its seconds."""
+    def do(self, **command: object) -> Cost:
+        """Run one command that makes a file; exit with the end of its log if it fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        to = self._folder / f"run-{next(self._numbers)}"
+        to.mkdir()
+        before = tree_cpu(self._process.pid)
+        self._process.stdin.write(json.dumps({"to": str(to / "out.csv")} | command) + "\n")
         self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+        answer = self._process.stdout.readline()
+        if not answer:
+            sys.exit(f"{command} failed: {self._log.read_text(errors='replace')[-2000:]}")
+        cost = Cost(float(answer), tree_cpu(self._process.pid) - before)
+        shutil.rmtree(to)
+        return cost
+
+    def peaks(self) -> dict[str, float]:
+        """Return the peak of the memory in MB of the process that exports, of the Python of its host, and of the JVM."""
+        found: dict[str, float] = {}
+        for process in family(self._process.pid):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+            name = "JVM" if process.name() == "java" else "host" if process.pid != self._process.pid else "export"
+            found[name] = max(found.get(name, 0.0), peak)
+        return found
 
     def close(self) -> None:
         """End it."""
         self._process.communicate()
 
 
-def bare() -> None:
-    """What `Bare` talks to."""
-    from pyspark.sql import DataFrame, SparkSession
-
-    spark = SparkSession.builder.getOrCreate()
-    cured: dict[str, str | bool] = {
-        "escape": '"',
-        "emptyValue": "",
-        "ignoreLeadingWhiteSpace": False,
-        "ignoreTrailingWhiteSpace": False,
-    }
-
-    def ordered(source: str) -> DataFrame:
-        return spark.read.parquet(source).orderBy(*ORDER)
-
-    actions: dict[str, Callable[[str, str], None]] = {
-        "make": lambda rows, to: spark.range(0, int(rows), 1, 8).selectExpr(*_COLUMNS).write.parquet(f"file://{to}"),
-        "parts": lambda source, to: ordered(source).write.options(**cured).csv(f"file://{to}"),
-        "coalesce": lambda source, to: ordered(source).coalesce(1).write.options(**cured).csv(f"file://{to}"),
-        "small": lambda source, to: ordered(source).where(f"id < {SMALL}").write.options(**cured).csv(f"file://{to}"),
-    }
-    for line in sys.stdin:
-        action, argument, to = line.split()
-        began = CLOCK.monotonic()
-        actions[action](argument, to)
-        print(CLOCK.monotonic() - began, flush=True)
-        if action != "make":
-            shutil.rmtree(to)
-
-
-class Peak:
-    """The most memory that this process has, and with the export's own ones, looked at ten times a second."""
-
-    def __init__(self, service: SparkService) -> None:
-        self.bytes = self.python = 0
-        self._service, self._over = service, threading.Event()
-        self._thread = threading.Thread(target=self._look)
-
-    def _look(self) -> None:
-        while not self._over.wait(0.1):
-            hosts, own = [tree_rss(host.process.pid) for host in list(self._service._hosts)], rss(os.getpid())
-            self.bytes, self.python = max(self.bytes, own + sum(hosts)), max(self.python, own)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+@contextmanager
+def exporting(folder: Path, tree: Path = REPOSITORY) -> Iterator[Program]:
+    """`SparkExport` of this tree."""
+    program = Program("export", folder, environment(tree))
+    try:
+        yield program
+    finally:
+        program.close()
 
 
 @contextmanager
-def both(root: Path) -> Iterator[tuple[SparkService, Bare]]:
-    """Our service and bare Spark, with the same settings."""
-    settings = SparkSettings(folder=root / "spark")
-    service, other = SparkService(settings), Bare(settings, root / "bare")
+def bare(folder: Path) -> Iterator[Program]:
+    """Spark without us, with our settings."""
+    settings = SparkSettings(folder=folder)
+    java = settings.java(os.environ)
+    home = folder.with_name(f"{folder.name}-home")
+    (home / "tmp").mkdir(parents=True)
+    (home / PROPERTIES).write_text(settings.properties(home))
+    program = Program("bare", folder, settings.environment(os.environ, home, java, sys.executable))
     try:
-        yield service, other
+        yield program
     finally:
-        other.close()
-        service.stop(10)
+        program.close()
 
 
-def export(service: SparkService, root: Path, name: str, made: SparkExport) -> float:
-    """The seconds of one export; its file does not stay."""
-    began = CLOCK.monotonic()
-    made.write(Alone(service, name), root / f"{name}.csv", totals={"amount": "sum"})
-    seconds = CLOCK.monotonic() - began
-    (root / f"{name}.csv").unlink()
-    shutil.rmtree(root / ".sw-stage")
-    return seconds
-
-
-def large(rows: int, rounds: int) -> None:
+def large(rows: int, contenders: Sequence[str]) -> None:
     """Measure and print what becomes of many rows."""
-    with tempfile.TemporaryDirectory() as folder, both(Path(folder)) as (service, other):
-        root, source = Path(folder), Path(folder, "lake")
-        other.do("make", rows, source)
-        everything = SparkExport("SELECT * FROM lake", tables={"lake": source}, order_by=ORDER)
-        export(service, root, "warm-up", everything)
-        other.do("parts", source, root / "warm-up")
-        found: dict[str, list[float]] = {"ours": [], "parts": [], "coalesce": []}
-        with Peak(service) as peak:
-            for number in range(rounds):
-                found["ours"].append(export(service, root, f"all-{number}", everything))
-                for how in ("parts", "coalesce"):
-                    found[how].append(other.do(how, source, root / how))
-        ours, parts, coalesced = (median(found[how]) for how in ("ours", "parts", "coalesce"))
-        table = Table(
-            "rows", "seconds", "ours is", "aim", "memory", title=f"{rows:,} rows to one file", box=SIMPLE_HEAD
-        )
-        memory = f"{peak.bytes / 2**30:.1f} GiB with host and JVM, {peak.python / 2**20:.0f} MiB without (aim: 450)"
-        table.add_row("SparkExport", f"{ours:.1f}", "", "", memory)
-        table.add_row("Spark's sorted part files", f"{parts:.1f}", f"{ours / parts:.2f} ×", "≤ 1.35 × on two cores", "")
-        table.add_row("Spark's coalesce(1)", f"{coalesced:.1f}", f"{ours / coalesced:.2f} ×", "≤ 1.1 ×", "")
-        for engine in ENGINES:
-            command = [str(peers_python(HERE / "others.txt")), str(HERE / "others.py"), engine, str(source)]
-            done = subprocess.run([*command, str(root / "other.csv")], capture_output=True, text=True, check=False)
-            if done.returncode:
-                said = (done.stderr.splitlines() or [f"ended with {done.returncode}"])[-1]
-                table.add_row(engine, "failed", "", "", said[:60])
-                continue
-            seconds, most = map(float, done.stdout.split())
-            table.add_row(engine, f"{seconds:.1f}", f"{ours / seconds:.2f} ×", "", f"{most / 2**30:.1f} GiB")
-            (root / "other.csv").unlink()
-        Console(width=110).print(table)
+    with tempfile.TemporaryDirectory() as place, ExitStack() as opened:
+        root = Path(place)
+        spark = opened.enter_context(bare(root / "bare"))
+        ours = opened.enter_context(exporting(root / "ours"))
+        lakes = root / "warm-up", root / "lake"
+        for lake, number in zip(lakes, (min(rows, WARM_UP), rows), strict=True):
+            spark.do(action="make", rows=number, to=str(lake))
+        ways: dict[str, Callable[[Path], Cost]] = {"ours": partial(exported, ours)}
+        for name in contenders:
+            if name in {"parts", "coalesce"}:
+                ways[name] = partial(by_spark, spark, name)
+            elif name == "before":
+                earlier = exporting(root / "before", unpack(BEFORE, root / "tree"))
+                ways[name] = partial(exported, opened.enter_context(earlier))
+            else:
+                ways[name] = partial(by_engine, name, root / "other.csv")
+        for way in ways.values():
+            way(lakes[0])
+        found: dict[str, list[Cost]] = {name: [] for name in ways}
+        for _ in range(ROUNDS.get(rows, 1)):
+            for name, way in ways.items():
+                found[name].append(way(lakes[1]))
+        peaks = ours.peaks()
+    medians = {name: Cost(*map(median, zip(*costs, strict=True))) for name, costs in found.items()}
+    table = Table("", "seconds", "CPU seconds", "ours is", "of CPU", "aim", title=f"{rows:,} rows", box=SIMPLE_HEAD)
+    for name, cost in medians.items():
+        seconds, cpu = (mine / its for mine, its in zip(medians["ours"], cost, strict=True))
+        beside = ("", "", "") if name == "ours" else (f"{seconds:.2f} ×", f"{cpu:.2f} ×", aim(name, rows, seconds))
+        table.add_row(name, f"{cost.seconds:.1f}", f"{cost.cpu:.1f}", *beside)
+    Console(width=110).print(table)
+    memory = ", ".join(f"{name} {peak:,.0f} MB" for name, peak in peaks.items())
+    print(f"The peak of ours: {memory}; {verdict(f'export ≤ {PYTHON_AIM:.0f} MB', peaks['export'] <= PYTHON_AIM)}\n")
+
+
+def aim(name: str, rows: int, ratio: float) -> str:
+    """Return the aim beside this contender, and whether it is met."""
+    aims = AIMS.get(name, {})
+    size = max((size for size in aims if size <= rows), default=None)
+    return "" if size is None else verdict(f"≤ {aims[size]:g} ×", ratio <= aims[size])
+
+
+def verdict(text: str, met: bool) -> str:
+    """Return an aim with the word that says whether it is met."""
+    return f"{text}: {'met' if met else 'missed'}"
+
+
+def exported(program: Program, lake: Path) -> Cost:
+    """Export all rows of a lake."""
+    return program.do(query="SELECT * FROM lake", tables={"lake": str(lake)}, totals={"amount": "sum"})
+
+
+def by_spark(program: Program, action: str, lake: Path) -> Cost:
+    """Let Spark sort and write all rows of a lake."""
+    return program.do(action=action, source=str(lake))
+
+
+def by_engine(name: str, to: Path, lake: Path) -> Cost:
+    """Let another engine sort and write the rows; no numbers if it fails, as for lack of memory."""
+    command = [str(peers_python(HERE / "others.txt")), str(HERE / "others.py"), name, str(lake), str(to)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    to.unlink(missing_ok=True)
+    if done.returncode:
+        print(f"{name} failed: {(done.stderr.splitlines() or [f'ended with {done.returncode}'])[-1]}")
+        return Cost(float("nan"), float("nan"))
+    return Cost(*map(float, done.stdout.split()))
 
 
 def small() -> None:
     """Measure and print what becomes of few rows."""
-    with tempfile.TemporaryDirectory() as folder, both(Path(folder)) as (service, other):
-        root, source = Path(folder), Path(folder, "lake")
-        other.do("make", 100_000, source)
-        few = SparkExport(f"SELECT * FROM lake WHERE id < {SMALL}", tables={"lake": source}, order_by=ORDER)
-        cold = export(service, root, "cold", few)
-        for number in range(SMALL_WARM_UP):
-            export(service, root, f"warm-{number}", few)
-            other.do("small", source, root / "warm")
-        found: dict[str, list[float]] = {"ours": [], "bare": []}
-        for number in range(SMALL_ROUNDS):
-            found["ours"].append(export(service, root, f"few-{number}", few))
-            found["bare"].append(other.do("small", source, root / "few"))
-        ours, bare_ = median(found["ours"]), median(found["bare"])
-        table = Table(f"{SMALL} rows", "seconds", "aim", box=SIMPLE_HEAD)
-        table.add_row("the first file of a host", f"{cold:.1f}", "")
-        table.add_row("warm (p50)", f"{ours:.2f}", "≤ 0.8")
-        table.add_row("bare Spark, warm (p50)", f"{bare_:.2f}", "")
-        table.add_row("ours over bare Spark", f"{ours / bare_:.2f} ×", "")
-        columns = ", ".join(f"id + {number} AS c{number}" for number in range(WIDE))
-        wide = SparkExport(f"SELECT id AS amount, {columns} FROM range(1000)", tables={}, order_by=("amount",))
-        table.add_row(f"1,000 rows of {WIDE:,} columns", f"{export(service, root, 'wide', wide):.1f}", "≤ 15")
-        Console(width=110).print(table)
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        with exporting(root / "ours") as ours, bare(root / "bare") as spark:
+            lake = str(root / "lake")
+            spark.do(action="make", rows=100_000, to=lake)
+
+            def few() -> Cost:
+                return ours.do(query=f"SELECT * FROM lake WHERE id < {SMALL}", tables={"lake": lake})
+
+            def few_bare() -> Cost:
+                return spark.do(action="parts", source=lake, where=f"id < {SMALL}")
+
+            cold = few()
+            rounds = [(few(), few_bare()) for _ in range(SMALL_WARM_UP + SMALL_ROUNDS)]
+            mine, theirs = zip(*rounds[SMALL_WARM_UP:], strict=True)
+            columns = ", ".join(f"id + {number} AS c{number}" for number in range(WIDE - 1))
+            query = f"SELECT id AS amount, {columns} FROM range(1000)"
+            wide = ours.do(query=query, tables={}, order_by=["amount"])
+    warm, beside = (Cost(*map(median, zip(*costs, strict=True))) for costs in (mine, theirs))
+    table = Table(f"{SMALL} rows", "seconds", "CPU seconds", "aim", box=SIMPLE_HEAD)
+    for name, cost, most in (
+        ("the first file of a host", cold, None),
+        ("warm (p50)", warm, 0.8),
+        ("bare Spark, warm (p50)", beside, None),
+        (f"1,000 rows of {WIDE:,} columns", wide, 15.0),
+    ):
+        met = "" if most is None else verdict(f"≤ {most:g} s", cost.seconds <= most)
+        table.add_row(name, f"{cost.seconds:.2f}", f"{cost.cpu:.2f}", met)
+    table.add_row(
+        "ours over bare Spark", f"{warm.seconds / beside.seconds:.2f} ×", f"{warm.cpu / beside.cpu:.2f} ×", ""
+    )
+    Console(width=110).print(table)
 
 
 def tables() -> None:
@@ -292,41 +285,43 @@ def tables() -> None:
             )
             db.execute("ANALYZE payments")
         os.environ[PASSWORD] = url.password or ""
-        place = f"postgresql://{url.username}@{url.hostname}:{url.port}{url.path}"
-        single = Jdbc(place, "payments", password_env=PASSWORD)
-        ranges = Jdbc(place, "payments", password_env=PASSWORD, partition_by="id")
-        with tempfile.TemporaryDirectory() as folder:
-            service = SparkService(SparkSettings(folder=Path(folder, "spark")))
-            try:
-                found: dict[str, list[float]] = {"single": [], "ranges": []}
-                for number in range(4):
-                    for how, source in (("single", single), ("ranges", ranges)):
-                        made = SparkExport("SELECT * FROM p", tables={"p": source}, order_by=("id",))
-                        seconds = export(service, Path(folder), f"{how}-{number}", made)
-                        if number:
-                            found[how].append(seconds)
-            finally:
-                service.stop(10)
+        source = {
+            "url": f"postgresql://{url.username}@{url.hostname}:{url.port}{url.path}",
+            "table": "payments",
+            "password_env": PASSWORD,
+        }
+        ways = {"single": source, "ranges": source | {"partition_by": "id"}}
+        found: dict[str, list[Cost]] = {name: [] for name in ways}
+        with tempfile.TemporaryDirectory() as place, exporting(Path(place, "ours")) as ours:
+            for number in range(4):
+                for name, given in ways.items():
+                    cost = ours.do(query="SELECT * FROM p", tables={"p": given}, order_by=["id"])
+                    if number:
+                        found[name].append(cost)
     finally:
         cluster.close()
-    one, many = median(found["single"]), median(found["ranges"])
-    table = Table(f"{TABLE_ROWS:,} rows out of PostgreSQL", "seconds", box=SIMPLE_HEAD)
-    table.add_row("one connection", f"{one:.1f}")
-    table.add_row("in ranges, as many connections as cores", f"{many:.1f} ({many / one:.2f} ×)")
+    one, many = (Cost(*map(median, zip(*costs, strict=True))) for costs in found.values())
+    table = Table(f"{TABLE_ROWS:,} rows out of PostgreSQL", "seconds", "CPU seconds", box=SIMPLE_HEAD)
+    table.add_row("one connection", f"{one.seconds:.1f}", f"{one.cpu:.1f}")
+    ratio = f"{many.seconds:.1f} ({many.seconds / one.seconds:.2f} ×)"
+    table.add_row("in ranges, as many connections as cores", ratio, f"{many.cpu:.1f}")
     Console(width=110).print(table)
 
 
-def main(*asked: int) -> int:
-    """Measure and print."""
-    small()
-    tables()
-    for rows in asked or ROUNDS:
-        large(rows, ROUNDS.get(rows, 1))
-    return 0
+def main(part: str, *contenders: str) -> None:
+    """Measure and print one part."""
+    if part in {"small", "tables"}:
+        (small if part == "small" else tables)()
+        return
+    known = {*AIMS, *ENGINES}
+    if not part.rstrip("M").isdecimal() or not known.issuperset(contenders):
+        sys.exit(
+            f"Expected small, tables or a number of rows such as 3M, with contenders out of {', '.join(sorted(known))}, "
+            f"got {' '.join((part, *contenders))}."
+        )
+    large(int(part.replace("M", "000000")), contenders or ("parts", "coalesce"))
 
 
 if __name__ == "__main__":
-    if "--bare" in sys.argv:
-        bare()
-    else:
-        sys.exit(main(*map(int, sys.argv[1:])))
+    for words in [sys.argv[1:]] if sys.argv[1:] else WHOLE:
+        main(*words)

@@ -1,5 +1,7 @@
 """
-The benchmarks, one table: `make bench`; only the cost of a job with `--cost`, only starts and memory with `--start`.
+The benchmarks: `make bench`; only the cost of a job with `--cost`, only starts and memory with `--start`.
+
+The first word names a single benchmark, a file `bench_*.py`, and the others are its own: `make bench ARGS="spark 3M"`.
 
 Ratios are measured side by side: each round does one after the other, and the table has the median of the rounds.
 """
@@ -39,6 +41,8 @@ Line = tuple[str, str, str]
 
 def main() -> int:
     """Measure and print."""
+    if sys.argv[1:] and not sys.argv[1].startswith("-"):
+        return one(*sys.argv[1:])
     if "--cost" in sys.argv:
         return bench_cost.main()
     lines = [*starts(), *footprint()]
@@ -50,17 +54,21 @@ def main() -> int:
     Console(width=110).print(table)
     if "--start" in sys.argv:
         return 0
-    subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_readers"], cwd=ROOT, check=True)
-    subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_page"], cwd=ROOT, check=False)
-    subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_duckdb"], cwd=ROOT, check=True)
-    if "--no-brokers" not in sys.argv:
-        subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_brokers"], cwd=ROOT, check=True)
-    if "--no-spark" in sys.argv:
-        return 0
-    if not shutil.which("java"):
+    wanted = ["readers", "page", "duckdb", *(["brokers"] if "--no-brokers" not in sys.argv else [])]
+    if "--no-spark" not in sys.argv and not shutil.which("java"):
         print("Spark's tables were left out: no Java.")
-        return 0
-    return subprocess.run([sys.executable, "-m", "tests.benchmarks.bench_spark"], cwd=ROOT, check=False).returncode
+    elif "--no-spark" not in sys.argv:
+        wanted.append("spark")
+    return max(map(one, wanted))
+
+
+def one(name: str, *words: str) -> int:
+    """Run one benchmark in a process of its own, and return its exit code."""
+    known = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+    if name not in known:
+        sys.exit(f"Expected one of {', '.join(known)}, got {name}.")
+    command = [sys.executable, "-m", f"tests.benchmarks.bench_{name}", *words]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def throughput() -> Iterator[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -20,7 +21,7 @@ from steadyworker.exports import hashed
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.stage import STAGES, ExportTarget, manifest_path, new_stage, reap, stages
+from steadyworker.exports.stage import STAGES, ExportTarget, StagingDir, manifest_path, new_stage, reap, stages
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments
 
@@ -353,6 +354,35 @@ def test_a_full_disk_gives_everything_back(tmp_path: Path) -> None:
     source = Payments()
     manifest = source.export().write(FakeServices(ledger, fence=2), out)
     assert source.starts == [0]
+    assert manifest.sha256 == undisturbed(tmp_path).sha256
+
+
+@pytest.mark.parametrize(
+    "full", ["the stage's manifest", "the file's link", "the manifest's link", "the ledger's word"]
+)
+def test_a_disk_that_is_full_at_the_commit_costs_a_run_and_the_next_one_has_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out, link = tmp_path / "out" / "payments.csv", os.link
+    services = FakeServices(tmp_path / "ledger")
+    with monkeypatch.context() as patch:
+        if full == "the stage's manifest":
+            patch.setattr(StagingDir, "complete", no_room)
+        elif full == "the ledger's word":
+            services.on_save = lambda value: no_room() if value and b"committed" in value else None
+        else:
+            which = ".json" if full == "the manifest's link" else ".csv"
+            patch.setattr(os, "link", lambda a, b, **k: no_room() if str(b).endswith(which) else link(a, b, **k))
+        with pytest.raises((ExportError, OSError), match="No space left"):
+            Payments().export().write(services, out)
+    source = Payments()
+    manifest = source.export().write(FakeServices(tmp_path / "ledger", fence=2), out)
+    assert source.starts == ([0] if full == "the stage's manifest" else []), "what is complete is not computed again"
+    assert visible(out.parent, STAGES) == ["payments.csv", "payments.csv.manifest.json"]
+    assert manifest == verify(out)
     assert manifest.sha256 == undisturbed(tmp_path).sha256
 
 

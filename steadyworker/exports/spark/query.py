@@ -44,6 +44,7 @@ _SESSION = {
     "spark.sql.csv.parser.columnPruning.enabled": "false",
     "spark.sql.legacy.javaCharsets": "true",  # allows windows-1252, which many spreadsheets use
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",  # the simplified form has no causes
+    "spark.sql.classic.shuffleDependency.fileCleanup.enabled": "true",  # the files of a sort go when it ends; Spark 4.1 and newer
     "spark.sql.timeType.enabled": "true",  # Spark 4.1 and newer
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",  # days before 1582 as in other software

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,21 @@ def warm(archive: Path) -> Iterator[SparkService]:
     service.stop(10)
 
 
+@pytest.fixture
+def made(archive: Path, tmp_path: Path) -> Iterator[Made]:
+    """Make services whose hosts have their folders under the test's own path; stopped at the end."""
+    services: list[SparkService] = []
+
+    def make(**settings: Any) -> SparkService:
+        given: dict[str, Any] = {"folder": archive, "scratch": tmp_path / "scratch"} | settings
+        services.append(SparkService(SparkSettings(**given)))
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.stop(10)
+
+
 @pytest.fixture(scope="session")
 def older(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[SparkService]:
     """A warm service with Spark 4.1, with the jars of Delta and Iceberg, and an Iceberg catalog `ice`."""
@@ -82,18 +98,9 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
 
 
 @pytest.fixture
-def connected(connect_server: ConnectServer, tmp_path: Path) -> Iterator[Made]:
-    """Make services on the shared server, whose hosts have their folders under the test's own path."""
-    services: list[SparkService] = []
-
-    def make(**settings: Any) -> SparkService:
-        options: dict[str, Any] = {"master": connect_server.url, "conf": SMALL_TASKS, **settings}
-        services.append(SparkService(SparkSettings(folder=tmp_path / "spark", **options)))
-        return services[-1]
-
-    yield make
-    for service in services:
-        service.stop(10)
+def connected(connect_server: ConnectServer, made: Made, tmp_path: Path) -> Made:
+    """Make services on the shared server."""
+    return partial(made, folder=tmp_path / "spark", master=connect_server.url, conf=SMALL_TASKS)
 
 
 @pytest.fixture(scope="session")

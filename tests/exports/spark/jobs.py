@@ -14,6 +14,7 @@ from steadyworker.exports import SparkExport
 from steadyworker.exports.spark.handle import SessionNames
 from steadyworker.exports.writing import FileWriting
 from tests.exports.spark.sparkkit import ORDER, QUERY
+from tests.support.jobs import note
 
 FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
 
@@ -38,13 +39,7 @@ class Payments(Worker[dict[str, Any]]):
     retry = RetryPolicy(max_attempts=3, wait=wait_fixed(0.2))
 
     def setup(self) -> None:
-        link, begin, add = os.link, SessionNames.began, FileWriting.add
-
-        def linked(source: Any, target: Any, **options: Any) -> None:
-            which = "manifest" if str(target).endswith(".json") else "file"
-            struck(f"before the link of the {which}")
-            link(source, target, **options)
-            struck(f"after the link of the {which}")
+        begin, add = SessionNames.began, FileWriting.add
 
         def begun(*arguments: Any) -> None:
             with (FOLDER / "computed").open("a") as out:
@@ -56,7 +51,6 @@ class Payments(Worker[dict[str, Any]]):
             add(*arguments)
             struck("a part is joined")
 
-        os.link = linked  # type: ignore[assignment]
         SessionNames.began = begun  # type: ignore[method-assign,assignment]
         FileWriting.add = added  # type: ignore[method-assign,assignment]
 
@@ -68,4 +62,22 @@ class Payments(Worker[dict[str, Any]]):
             to=FOLDER / "out" / f"{job.name}.csv",
             totals={"amount": "sum"},
         )
-        struck("the handler returns")
+
+
+class Rows(Worker[dict[str, Any]]):
+    """Exports so many rows, with text that needs quotes."""
+
+    queue = "spark-rows"
+    time_limit = 3600
+
+    def handle(self, job: Job[dict[str, Any]]) -> None:
+        note("starts", job.key)
+        query = f"""
+            SELECT id, xxhash64(id) AS h, CAST(pmod(hash(id), 10000000) / 100 AS DECIMAL(12,2)) AS amount,
+                concat('said "no, ', id, '"') AS note FROM range({job.payload["rows"]})
+        """
+        job.export(
+            SparkExport(query, tables={}, order_by=("h",)),
+            to=FOLDER / "out" / f"{job.key}.csv",
+            totals={"amount": "sum"},
+        )

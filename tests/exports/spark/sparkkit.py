@@ -16,7 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from steadyworker.errors import Interrupt
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.rows import RowExport
+from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
+from steadyworker.exports.tables import Table
+from tests.exports.kit import FakeServices
 
 COLUMNS = ("id", "merchant", "paid_at", "amount", "currency", "status")
 QUERY = "SELECT id, merchant, paid_at, amount, currency, status FROM payments"
@@ -26,6 +31,7 @@ SMALL_TASKS = {
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "64k",
 }
 Made = Callable[..., SparkService]
+Event = Mapping[str, Any]
 BIG = "SELECT sum(hash(id)) AS id FROM range(0, 200000000000, 1, 20000)"
 """Minutes of work in small tasks."""
 
@@ -98,6 +104,37 @@ class LiveServices:
     def kinds(self) -> list[str]:
         """The types of the events so far."""
         return [event["type"] for event in self.events]
+
+
+def export(services: LiveServices, payments: Path, to: Path) -> Manifest:
+    """Export the payments, with a total."""
+    made = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER)
+    return made.write(services, to, totals={"amount": "sum"})
+
+
+def lines(service: SparkService, table: Table, to: Path, query: str = "SELECT * FROM t") -> list[str]:
+    """Export a table `t`; return the lines of the file."""
+    SparkExport(query, tables={"t": table}, order_by=("id",)).write(LiveServices(service), to)
+    return to.read_text(encoding="utf-8").splitlines()
+
+
+def light(to: Path, rows: Any, columns: Sequence[str] | None = None, **options: Any) -> Manifest:
+    """Export these rows by the light path; its file has the bytes of the one at `to`."""
+    beside = to.with_name(f"light-{to.name}")
+    made = RowExport(rows, columns=columns).write(FakeServices(to.with_name("ledger")), beside, **options)
+    assert to.read_bytes() == beside.read_bytes()
+    return made
+
+
+def at(kind: str, do: Callable[[], object]) -> Callable[[Event], None]:
+    """Do something at the first event of a kind."""
+    left = [do]
+
+    def on_event(event: Event) -> None:
+        if event["type"] == kind and left:
+            left.pop()()
+
+    return on_event
 
 
 def session(leader: int) -> list[int]:

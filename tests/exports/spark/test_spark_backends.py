@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +22,7 @@ from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import ConnectServer, Standalone
+from tests.exports.spark.orphan import orphan
 from tests.exports.spark.sparkkit import BIG, ORDER, QUERY, SMALL_TASKS, LiveServices, session
 from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this file's `warm`
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
@@ -139,35 +138,13 @@ def test_a_cancelled_export_gives_the_clusters_cores_back(
     )
 
 
-DRIVER = """
-import os, sys
-from pathlib import Path
-from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.spark.export import SparkExport
-from tests.exports.spark.sparkkit import BIG, LiveServices
-from tests.exports.spark.test_spark_backends import CLUSTER
-service = SparkService(SparkSettings(folder=Path(sys.argv[1]), scratch=Path(sys.argv[2]), master=sys.argv[3], conf=CLUSTER))
-def said(event):
-    if event["type"] == "progress":
-        print(service._hosts[0].process.pid, flush=True)
-SparkExport(BIG, tables={}, order_by=("id",)).write(LiveServices(service, on_event=said), Path(sys.argv[2], "out.csv"))
-"""
-
-
 def test_an_application_ends_at_the_master_when_its_worker_process_dies(
     standalone: Standalone, archive: Path, tmp_path: Path, eventually: Eventually
 ) -> None:
     """So the next run of the job meets nothing of it; what an executor still wrote is in a folder that nobody reads."""
     others = set(standalone.applications())
-    with subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(archive), str(tmp_path), standalone.url],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    ) as parent:
-        assert parent.stdout is not None
-        host = int(parent.stdout.readline())
+    settings: dict[str, Any] = {"folder": archive, "scratch": tmp_path, "master": standalone.url, "conf": CLUSTER}
+    with orphan(tmp_path, **settings) as (parent, host):
         (application,) = set(standalone.applications()) - others
         assert standalone.executors(application)
         parent.kill()

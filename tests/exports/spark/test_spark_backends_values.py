@@ -1,4 +1,4 @@
-"""Values become the same bytes on every back end: the tests of `test_spark_export.py` on a cluster and on a Connect server."""
+"""Values become the same bytes on every back end: the tests of the other files on a cluster and on a Connect server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected he
     test_a_second_run_of_the_job_answers_with_the_file_that_is_there,
     test_an_empty_result_is_a_header_with_a_manifest,
     test_csv_is_text_unless_a_schema_gives_it_types,
-    test_nasty_values_become_the_same_bytes_as_by_the_light_path,
     test_one_column_distinguishes_null_from_nothing_and_groups_count_both,
+)
+from tests.exports.spark.test_spark_formats import (  # noqa: F401 - as those above
+    source,
+    test_nasty_values_become_the_same_bytes,
 )
 
 pytestmark = [

@@ -17,21 +17,15 @@ from typing import Any
 import pytest
 
 from steadyworker.errors import ExportError
-from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import TOKEN, ConnectServer, free_port
-from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, Made, session
+from tests.exports.spark.orphan import orphan
+from tests.exports.spark.sparkkit import LiveServices, Made, export, session
 
 # Slow: minutes in all, for a server that is killed has to be started again.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
-
-
-def export(services: LiveServices, payments: Path, to: Path) -> Manifest:
-    return SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(
-        services, to, totals={"amount": "sum"}
-    )
 
 
 class Proxy:
@@ -164,49 +158,22 @@ def test_a_server_that_hangs_is_found_by_its_silence_and_the_job_begun_again_whe
     assert services.events[-1]["submissions"] == 2
 
 
-ORPHAN = """
-import os, sys
-from pathlib import Path
-from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.spark.export import SparkExport
-from tests.exports.spark.sparkkit import BIG, LiveServices
-folder = Path(sys.argv[1])
-service = SparkService(SparkSettings(folder=folder / "spark", master=os.environ["SERVER"]))
-def said(event):
-    if event["type"] == "progress" and event["done"]:
-        (folder / "handle").write_bytes(services.stored)
-        print(service._hosts[0].process.pid, flush=True)
-services = LiveServices(service, on_event=said)
-SparkExport(BIG, tables={}, order_by=("id",)).write(services, folder / "out.csv")
-"""
-
-
 @pytest.fixture
-def orphan(connect_server: ConnectServer, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def left_alone(connect_server: ConnectServer, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A worker process that exports for minutes, and its host."""
-    with subprocess.Popen(
-        [sys.executable, "-c", ORPHAN, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "SERVER": connect_server.url},
-    ) as parent:
-        assert parent.stdout is not None
-        host = int(parent.stdout.readline())
+    with orphan(tmp_path, folder=tmp_path / "spark", master=connect_server.url) as (parent, host):
         yield parent, host
-        parent.kill()
-        for pid in session(host):
-            os.kill(pid, signal.SIGKILL)
-        if connect_server.running():  # a test has failed, and the next ones shall not
-            connect_server.kill()
-            connect_server.start()
+    for pid in session(host):
+        os.kill(pid, signal.SIGKILL)
+    if connect_server.running():  # a test has failed, and the next ones shall not
+        connect_server.kill()
+        connect_server.start()
 
 
 def test_a_worker_that_dies_leaves_nothing_running_at_the_server(
-    orphan: tuple[subprocess.Popen[str], int], connect_server: ConnectServer, eventually: Eventually
+    left_alone: tuple[subprocess.Popen[str], int], connect_server: ConnectServer, eventually: Eventually
 ) -> None:
-    parent, host = orphan
+    parent, host = left_alone
     eventually(connect_server.running, within=60)
     parent.kill()
     eventually(lambda: not session(host), within=60)
@@ -227,7 +194,7 @@ except Exception as error:
 
 
 def test_the_next_run_ends_what_a_dead_one_has_left_at_the_server_before_its_own_begins(
-    orphan: tuple[subprocess.Popen[str], int],
+    left_alone: tuple[subprocess.Popen[str], int],
     connected: Made,
     connect_server: ConnectServer,
     payments: Path,
@@ -235,7 +202,7 @@ def test_the_next_run_ends_what_a_dead_one_has_left_at_the_server_before_its_own
     eventually: Eventually,
 ) -> None:
     """The host is frozen before its worker dies, so that it ends nothing: as when the whole machine is gone."""
-    parent, host = orphan
+    parent, host = left_alone
     os.kill(host, signal.SIGSTOP)
     parent.kill()
     parent.wait()

@@ -7,35 +7,11 @@ from pathlib import Path
 import pytest
 
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.tables import Files
-from tests.exports.spark.sparkkit import LiveServices
+from tests.exports.spark.sparkkit import lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-def lines(service: SparkService, table: Files, to: Path, query: str = "SELECT * FROM t") -> list[str]:
-    """The lines of an export of this table."""
-    SparkExport(query, tables={"t": table}, order_by=("id",)).write(LiveServices(service), to)
-    return to.read_text(encoding="utf-8").splitlines()
-
-
-@pytest.mark.parametrize("schema", [None, "id BIGINT, amount DECIMAL(12,2), fee DECIMAL(12,2)"])
-def test_columns_that_changed_places_are_not_taken_for_each_other(
-    warm: SparkService, tmp_path: Path, schema: str | None
-) -> None:
-    folder = tmp_path / "t"
-    folder.mkdir()
-    (folder / "a.csv").write_text("id,amount,fee\n1,10.00,0.10\n")
-    (folder / "b.csv").write_text("id,fee,amount\n2,0.20,20.00\n")
-    with pytest.raises(
-        ExportError,
-        match=r"CSV header does not conform.*Expected: \w+ but found: \w+ CSV file: .*[ab]\.csv: .*enforceSchema",
-    ):
-        lines(warm, Files(folder, schema=schema), tmp_path / "out.csv")
-    given = Files(folder / "b.csv", schema="id BIGINT, f DOUBLE, a DOUBLE", options={"enforceSchema": "true"})
-    assert lines(warm, given, tmp_path / "named.csv") == ["id,f,a", "2,0.2,20.0"]
 
 
 def test_names_that_spark_makes_up_are_no_contradiction(warm: SparkService, tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.jdbc import Jdbc
-from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.tables import Files
 from tests.exports.spark.jdbckit import connections, table
-from tests.exports.spark.sparkkit import LiveServices
+from tests.exports.spark.sparkkit import lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -31,12 +30,6 @@ EXACT = {
     "1.250E+1": "12.50",
 }
 WRONG = ["10.005", "0.994999", "1.2345E1", "99999.995", "123456.7", "12,50", "1,234.50", "1e-3", "abc", " 1.5", "NaN"]
-
-
-def lines(service: SparkService, source: Files | Jdbc, to: Path, query: str = "SELECT * FROM t") -> list[str]:
-    """The lines of an export of this table."""
-    SparkExport(query, tables={"t": source}, order_by=("id",)).write(LiveServices(service), to)
-    return to.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])

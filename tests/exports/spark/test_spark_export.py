@@ -7,36 +7,32 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt
-from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.stage import STAGES
 from steadyworker.exports.tables import Files, Table
 from steadyworker.exports.verifying import verify
-from tests.exports.kit import FakeServices
 from tests.exports.spark.sparkkit import (
     BIG,
     COLUMNS,
     ORDER,
     QUERY,
     LiveServices,
+    light,
+    lines,
     payment,
     session,
     session_cpu,
-    used,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -69,123 +65,15 @@ def test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes(
         if row[1] == "m-3" and row[3] < Decimal("9000.00") and row[2] >= SINCE
     ]
     rows.sort(key=lambda row: (row[2], row[0]))
-    light = RowExport(rows, columns=COLUMNS).write(
-        FakeServices(tmp_path / "ledger"), tmp_path / "light.csv", totals={"amount": "sum"}, by=("currency", "status")
+    by_rows = light(tmp_path / "out.csv", rows, COLUMNS, totals={"amount": "sum"}, by=("currency", "status"))
+    assert (made.rows, made.sha256, made.bytes, made.totals) == (
+        by_rows.rows,
+        by_rows.sha256,
+        by_rows.bytes,
+        by_rows.totals,
     )
-    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "light.csv").read_bytes()
-    assert (made.rows, made.sha256, made.bytes, made.totals) == (light.rows, light.sha256, light.bytes, light.totals)
     assert made.parameters == {"m": "m-3", "most": "9000.00", "since": "2024-01-05T00:00:00"}
     assert {"pyspark", "python"} <= set(made.versions)
-    assert verify(tmp_path / "out.csv") == made
-
-
-def test_parts_are_joined_in_order_and_only_real_progress_is_reported(
-    warm: SparkService, payments: Path, tmp_path: Path
-) -> None:
-    services = LiveServices(warm)
-    made = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(
-        services, tmp_path / "out.csv", totals={"amount": "sum"}
-    )
-    kinds = services.kinds()
-    assert kinds.index("started") < kinds.index("done") == len(kinds) - 1
-    assert kinds.count("started") == 1
-    assert len(services.beats) == len(set(services.beats)) + sum(
-        a == b for a, b in zip(services.beats, services.beats[1:], strict=False)
-    )
-    assert made.rows == 60_000
-    assert made.totals[0].sums == {"amount": str(sum((payment(n)[3] for n in range(60_000)), Decimal(0)))}
-    assert not list(tmp_path.glob(".sw-stage/**/part-*")), "the parts are gone"
-
-
-NASTY = [
-    None,
-    "",
-    " ",
-    "  blanks around  ",
-    'say "hi"',
-    '"',
-    '""',
-    "a,b",
-    "a;b",
-    "line\nend",
-    "line\r\nend",
-    "cr\r",
-    "=cmd|' /C calc'!A0",
-    "+49 30 1",
-    "-1",
-    "@SUM(A1)",
-    "\ttab",
-    "\rcr",
-    "\0nul",
-    "#comment",
-    "\\backslash\\",
-    'back\\"slash',
-    "ümläut",
-    "😀 emoji",
-    "NULL",
-    "1E-8",
-    "007",
-    "\x1f",
-]
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        Csv(),
-        Csv(delimiter=";", null="NULL", bom=True, guard_formulas=False),
-        Csv(delimiter="\t", header=False, null="-1"),
-    ],
-)
-def test_nasty_values_become_the_same_bytes_as_by_the_light_path(warm: SparkService, tmp_path: Path, form: Csv) -> None:
-    numbers = [Decimal("1E-8"), Decimal(0), None, Decimal("-0.00000001"), Decimal("9" * 28 + ".99999999")]
-    floats = [0.0, -0.0, 1.5, 1e-8, 1e7, 12345678.9, 9999999.0, 1e-3, 9.5e-4, float("nan"), float("inf"), None, 1e22]
-    moments = [
-        datetime(1, 1, 1),  # noqa: DTZ001 - the column has no zone
-        datetime(2024, 3, 31, 2, 30, 0, 123456),  # noqa: DTZ001
-        None,
-        datetime(9999, 12, 31, 23, 59, 59, 999999),  # noqa: DTZ001
-    ]
-    instants = [datetime(2024, 10, 27, 0, 30, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC), None]
-    rows = [
-        (
-            number,
-            text,
-            numbers[number % len(numbers)],
-            floats[number % len(floats)],
-            moments[number % len(moments)],
-            instants[number % len(instants)],
-            [date(1, 1, 1), date(2024, 2, 29), None][number % 3],
-            [True, False, None][number % 3],
-            [2**63 - 1, -(2**63), None][number % 3],
-        )
-        for number, text in enumerate(NASTY)
-    ]
-    schema = pa.schema(
-        [
-            ("id", pa.int32()),
-            ('text, "quoted"', pa.string()),
-            ("number", pa.decimal128(38, 8)),
-            ("float.ing", pa.float64()),
-            ("moment", pa.timestamp("us")),
-            ("instant", pa.timestamp("us", tz="UTC")),
-            ("day", pa.date32()),
-            ("flag", pa.bool_()),
-            ("big", pa.int64()),
-        ]
-    )
-    table = pa.table([pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)], schema=schema)
-    (tmp_path / "source").mkdir()
-    pq.write_table(table, tmp_path / "source" / "nasty.parquet")
-    typed = [table.column("number").to_pylist(), rows]
-    light_rows = [(*row[:2], typed[0][n], *row[3:]) for n, row in enumerate(rows)]
-
-    made = SparkExport("SELECT * FROM nasty", tables={"nasty": tmp_path / "source"}, order_by=("id",)).write(
-        LiveServices(warm), tmp_path / "out.csv", format=form
-    )
-    RowExport(light_rows, columns=schema.names).write(FakeServices(tmp_path / "l"), tmp_path / "light.csv", format=form)
-    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "light.csv").read_bytes()
-    assert made.rows == len(NASTY)
     assert verify(tmp_path / "out.csv") == made
 
 
@@ -209,41 +97,23 @@ def test_csv_is_text_unless_a_schema_gives_it_types(warm: SparkService, tmp_path
     folder.mkdir(parents=True)
     (folder / "a.csv").write_text("id,code,amount,at\n2,007,12.50,2024-03-31 02:30:00\n")
     (folder / "b.csv").write_text("id,code,amount,at\n10,+49,-0.1,2024-03-31 02:30:00.5\n")
-    _, lines = ask(warm, "SELECT * FROM t", tmp_path / "text.csv", t=tmp_path / "csv")
-    assert lines[1:] == ["10,'+49,'-0.1,2024-03-31 02:30:00.5,3", "2,007,12.50,2024-03-31 02:30:00,3"]
+    assert lines(warm, tmp_path / "csv", tmp_path / "text.csv")[1:] == [
+        "10,'+49,'-0.1,2024-03-31 02:30:00.5,3",
+        "2,007,12.50,2024-03-31 02:30:00,3",
+    ]
     schema = "id BIGINT, code STRING, amount DECIMAL(12,2), at TIMESTAMP_NTZ"
-    _, lines = ask(warm, "SELECT * FROM t", tmp_path / "typed.csv", t=Files(tmp_path / "csv", schema=schema))
-    assert lines[1:] == ["2,007,12.50,2024-03-31T02:30:00.000000,3", "10,'+49,-0.10,2024-03-31T02:30:00.500000,3"]
+    assert lines(warm, Files(tmp_path / "csv", schema=schema), tmp_path / "typed.csv")[1:] == [
+        "2,007,12.50,2024-03-31T02:30:00.000000,3",
+        "10,'+49,-0.10,2024-03-31T02:30:00.500000,3",
+    ]
 
 
 def test_json_lines_keep_decimals_exact_and_a_schema_is_taken_at_its_word(warm: SparkService, tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"id": 1, "amount": 0.10}\n{"id": 2, "amount": 12345678901234567.89}\n')
-    _, lines = ask(warm, "SELECT id, amount FROM t", tmp_path / "a.csv", t=tmp_path / "t.jsonl")
-    assert lines[1:] == ["1,0.10", "2,12345678901234567.89"]
+    query = "SELECT id, amount FROM t"
+    assert lines(warm, tmp_path / "t.jsonl", tmp_path / "a.csv", query)[1:] == ["1,0.10", "2,12345678901234567.89"]
     schema = Files(tmp_path / "t.jsonl", schema="id STRING, amount DECIMAL(20,3)")
-    _, lines = ask(warm, "SELECT id, amount FROM t", tmp_path / "b.csv", t=schema)
-    assert lines[1:] == ["1,0.100", "2,12345678901234567.890"]
-
-
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("SELEKT 1 AS id", r"rejected.*\[PARSE_SYNTAX_ERROR\]"),
-        ("SELECT nothing AS id FROM payments", r"rejected.*nothing"),
-        ("SELECT id, id FROM payments", r"different names, got id twice"),
-        ("SELECT amount FROM payments", r"order_by.*\(amount\), got 'id'"),
-        ("SELECT id, array(1) AS list FROM payments", r"column 'list', got array<int>"),
-        ("SELECT id, 1 / (id - 7) AS x FROM payments", r"rejected.*DIVIDE_BY_ZERO"),
-        ("SELECT id FROM payments WHERE merchant = :missing", r"rejected.*missing"),
-    ],
-)
-def test_a_query_that_cannot_be_is_reported_in_one_line_of_sparks(
-    warm: SparkService, payments: Path, tmp_path: Path, query: str, says: str
-) -> None:
-    with pytest.raises(ExportRejected, match=says) as raised:
-        ask(warm, query, tmp_path / "out.csv", payments=payments)
-    assert "\n" not in str(raised.value)
-    assert not (tmp_path / "out.csv").exists()
+    assert lines(warm, schema, tmp_path / "b.csv", query)[1:] == ["1,0.100", "2,12345678901234567.890"]
 
 
 def test_what_an_export_cannot_be_is_refused(warm: SparkService, payments: Path, tmp_path: Path) -> None:
@@ -373,34 +243,6 @@ def is_idle(host: int) -> bool:
     before = session_cpu(host)
     time.sleep(0.3)
     return session_cpu(host) - before < 0.1
-
-
-def test_a_cancelled_export_leaves_no_stage_although_spark_writes_into_it(
-    warm: SparkService, tmp_path: Path, eventually: Any
-) -> None:
-    """Spark's tasks end a moment after their caller; a folder that they have made again is removed behind them."""
-    stages, written = tmp_path / STAGES, list[int]()
-
-    def interrupt(_event: Mapping[str, Any]) -> None:
-        size = used(stages)
-        if size > 1 << 20:
-            written.append(size)
-            raise Interrupt("cancelled")
-
-    services = LiveServices(warm, uid="cancelled", on_event=interrupt)
-    query = "SELECT id, sha2(CAST(id AS STRING), 256) AS hash FROM range(0, 12000000, 1, 60)"
-    with pytest.raises(Interrupt):
-        SparkExport(query, tables={}, order_by=("id",)).write(services, tmp_path / "out.csv")
-    assert written
-    eventually(lambda: not warm._hosts[0].calls, within=30)
-    host = warm._hosts[0].process.pid
-
-    def is_over() -> bool:
-        return is_idle(host) and not stages.exists()
-
-    eventually(is_over, within=30)  # a Java that waits for a core seems idle, too
-    assert all(is_over() for _ in range(5)), "the folder was made again"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_run_of_the_job_answers_with_the_file_that_is_there(

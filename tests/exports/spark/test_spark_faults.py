@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,56 +17,21 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.stage import STAGES, StagingDir
+from steadyworker.exports.stage import STAGES
 from steadyworker.exports.verifying import verify
 from tests.conftest import Eventually
-from tests.exports.spark.sparkkit import ORDER, QUERY, SMALL_TASKS, LiveServices, java_of, used
+from tests.exports.spark.sparkkit import ORDER, QUERY, SMALL_TASKS, LiveServices, Made, at, export, java_of, used
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 WITHIN = 60.0
 """Seconds for what takes one on an idle machine."""
 
-Limits = tuple[int, int]
-
-
-@pytest.fixture
-def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]:
-    """Make services whose hosts have their folders under the test's own path; stopped at the end."""
-    services: list[SparkService] = []
-
-    def make(**settings: Any) -> SparkService:
-        given: dict[str, Any] = {"folder": archive, "scratch": tmp_path / "scratch", "conf": SMALL_TASKS} | settings
-        services.append(SparkService(SparkSettings(**given)))
-        return services[-1]
-
-    yield make
-    for service in services:
-        service.stop(10)
-
-
-def export(services: LiveServices, payments: Path, to: Path) -> Manifest:
-    return SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(
-        services, to, totals={"amount": "sum"}
-    )
-
 
 @pytest.fixture(scope="module")
 def undisturbed(warm: SparkService, payments: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     """What every file of this module has to be."""
     return export(LiveServices(warm), payments, tmp_path_factory.mktemp("undisturbed") / "out.csv")
-
-
-def once(kind: str, do: Callable[[], object]) -> Callable[[Mapping[str, Any]], None]:
-    """Do something at the first event of a kind."""
-    left = [do]
-
-    def on_event(event: Mapping[str, Any]) -> None:
-        if event["type"] == kind and left:
-            left.pop()()
-
-    return on_event
 
 
 # --- full disks ---
@@ -86,67 +49,11 @@ def room(size: int, pid: int = 0) -> Iterator[None]:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-@dataclass
-class Recorded(LiveServices):
-    """A ledger that may have no room for the word that a file is committed."""
-
-    full: bool = False
-
-    def save_export_state(self, value: bytes | None) -> None:
-        if self.full and value and b"committed" in value:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def no_room(*_: object, **__: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@contextmanager
-def full(point: str, services: Recorded, service: SparkService, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A disk that is full when the export comes to this point."""
-    opened: list[Any] = []
-
-    def limit(size: int, pid: int = 0) -> None:
-        opened.append(room(size, pid))
-        opened[-1].__enter__()
-
-    complete, link = StagingDir.complete, os.link
-    match point:
-        case "parts":
-            services.on_event = once("started", lambda: limit(512, java_of(service._hosts[0].process.pid)))
-        case "data":
-            services.on_event = once("started", lambda: limit(100_000))
-        case "manifest":
-
-            def cramped(stage: StagingDir, manifest: Manifest) -> None:
-                with room(10):
-                    complete(stage, manifest)
-
-            patch.setattr(StagingDir, "complete", cramped)
-        case "link" | "manifest link":
-            which = ".json" if point == "manifest link" else ".csv"
-            patch.setattr(os, "link", lambda a, b, **k: no_room() if str(b).endswith(which) else link(a, b, **k))
-        case "word":
-            services.full = True
-    try:
-        yield
-    finally:
-        for each in opened:
-            each.__exit__(None, None, None)
-        patch.undo()
-
-
 @pytest.mark.parametrize(
-    ("point", "says", "computed"),
+    ("point", "says"),
     [
-        pytest.param("parts", "Spark did not make the export", True, id="Spark's parts", marks=pytest.mark.slow),
-        pytest.param("data", "Expected room for the export", True, id="the joined file"),
-        pytest.param(
-            "manifest", "Expected room for the export", True, id="the stage's manifest", marks=pytest.mark.slow
-        ),
-        pytest.param("link", "No space left", False, id="the link of the file"),
-        pytest.param("manifest link", "No space left", False, id="the link of the manifest", marks=pytest.mark.slow),
-        pytest.param("word", "No space left", False, id="the ledger's word"),
+        pytest.param("Spark's parts", "Spark did not make the export", marks=pytest.mark.slow),
+        ("the joined file", "Expected room for the export"),
     ],
 )
 def test_a_full_disk_costs_a_run_and_the_next_one_has_the_file(
@@ -154,22 +61,23 @@ def test_a_full_disk_costs_a_run_and_the_next_one_has_the_file(
     payments: Path,
     undisturbed: Manifest,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     eventually: Eventually,
     point: str,
     says: str,
-    computed: bool,
 ) -> None:
+    """`test_commit.py` has the disk that is full after that."""
     out = tmp_path / "out.csv"
-    services = Recorded(warm)
-    with pytest.raises((ExportError, OSError), match=says), full(point, services, warm, monkeypatch):
-        export(services, payments, out)
-    if computed:
-        assert not out.exists()
-        eventually(lambda: not used(tmp_path / STAGES), within=WITHIN)  # Spark's job ends a moment after its caller
-    again = Recorded(warm, fence=2)
-    manifest = export(again, payments, out)
-    assert bool(again.events) == computed, "what is complete is not computed again"
+    limits = ExitStack()
+
+    def fill() -> None:
+        parts = point == "Spark's parts"
+        limits.enter_context(room(512, java_of(warm._hosts[0].process.pid)) if parts else room(100_000))
+
+    with limits, pytest.raises(ExportError, match=says):
+        export(LiveServices(warm, on_event=at("started", fill)), payments, out)
+    assert not out.exists()
+    eventually(lambda: not used(tmp_path / STAGES), within=WITHIN)  # Spark's job ends a moment after its caller
+    manifest = export(LiveServices(warm, fence=2), payments, out)
     assert (manifest.sha256, manifest.rows, manifest.totals) == (
         undisturbed.sha256,
         undisturbed.rows,
@@ -201,7 +109,7 @@ EXHAUSTING = {
 @pytest.mark.slow
 @pytest.mark.parametrize("where", EXHAUSTING)
 def test_exhausted_memory_ends_the_host_not_its_neighbours_file(
-    made: Callable[..., SparkService], payments: Path, undisturbed: Manifest, tmp_path: Path, where: str
+    made: Made, payments: Path, undisturbed: Manifest, tmp_path: Path, where: str
 ) -> None:
     """A neighbour exhausts the memory of three JVMs, the last of them its own: it is given up, and the export is not."""
     service = made(
@@ -217,7 +125,7 @@ def test_exhausted_memory_ends_the_host_not_its_neighbours_file(
             said.append(str(error))
 
     thread = threading.Thread(target=exhaust)
-    services = LiveServices(service, on_event=once("started", thread.start))
+    services = LiveServices(service, on_event=at("started", thread.start))
     # Asleep now and then, so that it is under way for as long as it takes.
     nap = "WHERE coalesce(reflect('java.lang.Thread', 'sleep', if(id % 5000 = 7, 1000L, 0L)), '') <> 'never'"
     made_ = SparkExport(f"{QUERY} {nap}", tables={"payments": payments}, order_by=ORDER).write(
@@ -256,13 +164,11 @@ def commands(name: str) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_after_twenty_kills_nothing_is_left(
-    made: Callable[..., SparkService], payments: Path, undisturbed: Manifest, tmp_path: Path
-) -> None:
+def test_after_twenty_kills_nothing_is_left(made: Made, payments: Path, undisturbed: Manifest, tmp_path: Path) -> None:
     """The host at each stage of its start, host or JVM at each of an export; the file is made all the same, by the host that is let live."""
     hosts = tmp_path / "scratch" / "hosts"
     kills: list[str] = []
-    service = made(resubmissions=30)
+    service = made(resubmissions=30, conf=SMALL_TASKS)
     done = threading.Event()
     starting = list(KILLED_WHEN.items()) * 2
 

@@ -9,26 +9,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from steadyworker.errors import ExportError, Interrupt
-from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.verifying import verify
 from tests.conftest import Eventually
+from tests.exports.spark.orphan import orphan
 from tests.exports.spark.sparkkit import (
     BIG,
     ORDER,
     QUERY,
     SMALL_TASKS,
     LiveServices,
+    Made,
+    at,
+    export,
     java_of,
     payment,
     payments_folder,
@@ -36,23 +38,6 @@ from tests.exports.spark.sparkkit import (
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-@pytest.fixture
-def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]:
-    """Make services whose hosts have their folders under the test's own path; stopped at the end."""
-    services: list[SparkService] = []
-
-    def make(**settings: Any) -> SparkService:
-        service = SparkService(
-            SparkSettings(folder=archive, scratch=tmp_path / "scratch", **{"conf": SMALL_TASKS, **settings})
-        )
-        services.append(service)
-        return service
-
-    yield make
-    for service in services:
-        service.stop(10)
 
 
 @pytest.fixture(scope="module")
@@ -72,24 +57,6 @@ def shaky(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 def host_of(service: SparkService) -> int:
     return service._hosts[0].process.pid
-
-
-def export(services: LiveServices, payments: Path, to: Path) -> Manifest:
-    return SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(
-        services, to, totals={"amount": "sum"}
-    )
-
-
-def at(kind: str, do: Callable[[], None], times: int = 1) -> Callable[[Mapping[str, Any]], None]:
-    """Do something at the first events of a kind."""
-    left = [times]
-
-    def on_event(event: Mapping[str, Any]) -> None:
-        if event["type"] == kind and left[0]:
-            left[0] -= 1
-            do()
-
-    return on_event
 
 
 def test_a_host_that_dies_mid_export_costs_a_resubmission_and_the_file_is_the_same(
@@ -159,13 +126,6 @@ def test_a_host_knows_neither_locale_nor_zone_of_the_machine(warm: SparkService,
     assert verify(folder / "out.csv") == manifest
 
 
-def test_text_that_is_no_text_ends_the_job(warm: SparkService, tmp_path: Path) -> None:
-    export = SparkExport("SELECT 1 AS id, CAST(X'FF' AS STRING) AS text", tables={}, order_by=("id",))
-    with pytest.raises(ExportError, match="Column 'text': expected text in UTF-8, got other bytes"):
-        export.write(LiveServices(warm), tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()
-
-
 def test_a_jvm_that_hangs_is_replaced(shaky: SparkService, payments: Path, tmp_path: Path) -> None:
     def freeze() -> None:
         os.kill(java_of(host_of(shaky)), signal.SIGSTOP)
@@ -176,7 +136,7 @@ def test_a_jvm_that_hangs_is_replaced(shaky: SparkService, payments: Path, tmp_p
 
 
 def test_an_idle_host_ends_and_its_folder_with_it(
-    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually
+    made: Made, payments: Path, tmp_path: Path, eventually: Eventually
 ) -> None:
     """Until then the JVM's command line has the flags that matter, and no setting that may be a secret."""
     conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.driver.extraJavaOptions": "-Dours=kept"}
@@ -195,7 +155,7 @@ def test_an_idle_host_ends_and_its_folder_with_it(
 
 @pytest.mark.parametrize("limit", [{"max_rss": 1}, {"jobs_per_host": 1}])
 def test_a_host_that_has_had_its_share_takes_no_more_and_ends(
-    made: Callable[..., SparkService], payments: Path, tmp_path: Path, eventually: Eventually, limit: dict[str, int]
+    made: Made, payments: Path, tmp_path: Path, eventually: Eventually, limit: dict[str, int]
 ) -> None:
     service = made(**limit)
     host: list[int] = []
@@ -203,24 +163,6 @@ def test_a_host_that_has_had_its_share_takes_no_more_and_ends(
     export(services, payments, tmp_path / "out.csv")
     eventually(lambda: not service._hosts, within=60)
     assert session(host[0]) == []
-
-
-ORPHAN = """
-import os, signal, sys, threading
-from pathlib import Path
-from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
-from steadyworker.exports.spark.export import SparkExport
-from tests.exports.spark.sparkkit import LiveServices
-service = SparkService(SparkSettings(folder=Path(sys.argv[1]), scratch=Path(sys.argv[2])))
-def said(event):
-    if event["type"] == "progress":
-        print(service._hosts[0].process.pid, flush=True)
-        if sys.argv[4] == "slowly":
-            service._hosts[0].process._process.stdin.close()
-            os.kill(os.getpid(), signal.SIGSTOP)
-SparkExport(sys.argv[3], tables={}, order_by=("id",)).write(LiveServices(service, on_event=said), Path(sys.argv[2], "out.csv"))
-"""
 
 
 def priorities(process: int) -> set[int]:
@@ -239,14 +181,7 @@ def test_host_and_jvm_are_gone_within_3_seconds_of_their_parents_death(
     archive: Path, tmp_path: Path, eventually: Eventually, dies: str
 ) -> None:
     """Slowly: its files are closed before its children have another parent, and they hear of that first."""
-    with subprocess.Popen(
-        [sys.executable, "-c", ORPHAN, str(archive), str(tmp_path), BIG, dies],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    ) as parent:
-        assert parent.stdout is not None
-        host = int(parent.stdout.readline())
+    with orphan(tmp_path, dies, folder=archive, scratch=tmp_path) as (parent, host):
         if dies == "at once":
             behind = min(19, os.getpriority(os.PRIO_PROCESS, parent.pid) + 5)
             assert priorities(java_of(host)) == {behind}, "Spark stands behind the worker, with all its threads alike"
@@ -276,9 +211,7 @@ def test_a_worker_process_removes_what_dead_hosts_have_left_before_any_job_asks_
         os.close(lock)
 
 
-def test_stopping_the_service_ends_calls_hosts_and_threads(
-    made: Callable[..., SparkService], tmp_path: Path, eventually: Eventually
-) -> None:
+def test_stopping_the_service_ends_calls_hosts_and_threads(made: Made, tmp_path: Path, eventually: Eventually) -> None:
     service = made()
     services = LiveServices(service, uid="early", interrupt_at_once=True)
     with pytest.raises(Interrupt):  # before the host is ready
@@ -300,9 +233,7 @@ def test_stopping_the_service_ends_calls_hosts_and_threads(
         SparkExport(BIG, tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "out.csv")
 
 
-def test_a_setting_that_spark_does_not_start_with_is_reported(
-    made: Callable[..., SparkService], payments: Path, tmp_path: Path
-) -> None:
+def test_a_setting_that_spark_does_not_start_with_is_reported(made: Made, payments: Path, tmp_path: Path) -> None:
     broken = made(conf={"spark.driver.memory": "nonsense"})
     with pytest.raises(ExportError, match=r"unavailable.*nonsense"):
         export(LiveServices(broken), payments, tmp_path / "b.csv")
@@ -310,9 +241,7 @@ def test_a_setting_that_spark_does_not_start_with_is_reported(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_start_beside_twelve_busy_programs_on_one_core_is_not_killed(
-    made: Callable[..., SparkService], tmp_path: Path
-) -> None:
+def test_a_start_beside_twelve_busy_programs_on_one_core_is_not_killed(made: Made, tmp_path: Path) -> None:
     """As under `taskset`: what a thread begins has its cores."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,24 +18,10 @@ from steadyworker.errors import Interrupt
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.tables import Table
-from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, payment
+from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, Made, payment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
-
-
-@pytest.fixture
-def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]:
-    services: list[SparkService] = []
-
-    def make(**settings: Any) -> SparkService:
-        services.append(SparkService(SparkSettings(folder=archive, scratch=tmp_path / "scratch", **settings)))
-        return services[-1]
-
-    yield make
-    for service in services:
-        service.stop(10)
 
 
 def small(service: SparkService, payments: Path, to: Path, number: int) -> float:
@@ -58,13 +44,12 @@ def small(service: SparkService, payments: Path, to: Path, number: int) -> float
 @pytest.mark.parametrize(
     ("exports", "jobs_per_host"),
     [
-        pytest.param(30, 20, id="30 exports, 20 to a host", marks=pytest.mark.slow),
         pytest.param(1000, 1001, id="1000 exports by one host", marks=pytest.mark.slow),
         pytest.param(1000, 300, id="1000 exports, 300 to a host", marks=pytest.mark.slow),
     ],
 )
 def test_many_small_exports_lose_none_and_slow_none_down(
-    made: Callable[..., SparkService], payments: Path, tmp_path: Path, exports: int, jobs_per_host: int
+    made: Made, payments: Path, tmp_path: Path, exports: int, jobs_per_host: int
 ) -> None:
     service = made(jobs_per_host=jobs_per_host)
     hosts: list[int] = []
@@ -119,9 +104,7 @@ def files_of(rows: int, folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["files", "two tasks that nothing divides"])
-def test_ten_rows_take_a_moment_beside_twenty_million(
-    made: Callable[..., SparkService], payments: Path, tmp_path: Path, source: str
-) -> None:
+def test_ten_rows_take_a_moment_beside_twenty_million(made: Made, payments: Path, tmp_path: Path, source: str) -> None:
     """Below a second each, asserted at five times that; the 20 million are read, sorted and written meanwhile."""
     tables: Mapping[str, Table] = {}
     query = "SELECT id, hash(id) AS a, xxhash64(id) AS b, concat('reference ', hex(hash(id))) AS c FROM range(20000000)"
@@ -159,9 +142,7 @@ def test_ten_rows_take_a_moment_beside_twenty_million(
     assert (tmp_path / "big.csv.manifest.json").exists()
 
 
-def test_a_worker_process_beats_in_time_while_its_host_holds_a_million_rows(
-    made: Callable[..., SparkService], tmp_path: Path
-) -> None:
+def test_a_worker_process_beats_in_time_while_its_host_holds_a_million_rows(made: Made, tmp_path: Path) -> None:
     """
     In time: below 50 ms late.  The host's Python is busy for seconds meanwhile; only the median is asserted, at five times
     that, because the machine's other processes make any thread late now and then.
@@ -188,9 +169,7 @@ def test_a_worker_process_beats_in_time_while_its_host_holds_a_million_rows(
     assert median(late) < 0.25
 
 
-def test_a_sort_by_long_keys_does_not_take_them_all_to_the_driver(
-    made: Callable[..., SparkService], tmp_path: Path
-) -> None:
+def test_a_sort_by_long_keys_does_not_take_them_all_to_the_driver(made: Made, tmp_path: Path) -> None:
     """96 MB of keys, of which Spark expects so many that it would sample every one: more than a driver accepts."""
     long = "SELECT a.id, repeat(sha2(CAST(a.id AS STRING), 256), 9) AS key"
     query = f"{long} FROM range(150000) AS a JOIN range(150000) AS b ON a.id = b.id"

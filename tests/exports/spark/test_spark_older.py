@@ -19,7 +19,8 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, java_of
+from steadyworker.exports.tables import Files
+from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, java_of, lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -217,7 +218,10 @@ FINAL = {
     "SELECT id, CAST(concat('x', id) AS INT) AS x FROM range(10)": "CAST_INVALID_INPUT",
     "SELECT id, 9223372036854775807 + id AS x FROM range(10)": "ARITHMETIC_OVERFLOW",
     "SELECT id, X'FF' AS x FROM range(1)": "in column 'x', got binary",
-    "SELECT id AS other FROM range(1)": "order_by",
+    "SELECT id AS other FROM range(1)": r"order_by.*\(other\), got 'id'",
+    "SELECT id, id FROM range(1)": "different names, got id twice",
+    "SELECT id, array(1) AS list FROM range(1)": "column 'list', got array<int>",
+    "SELECT id FROM range(1) WHERE id = :missing": "missing",
 }
 
 
@@ -229,11 +233,30 @@ def test_a_query_that_can_never_succeed_is_rejected(lane: SparkService, exported
 def never_succeeds(lane: SparkService, exported: Exported, tmp_path: Path) -> None:
     """Each of these is rejected, and what can be there a minute later is not."""
     for query, says in FINAL.items():
-        with pytest.raises(ExportRejected, match=rf"\(rejected\): .*{says}"):
+        with pytest.raises(ExportRejected, match=rf"\(rejected\): .*{says}") as final:
             exported(lane, query)
+        assert "\n" not in str(final.value)
     with pytest.raises(ExportError, match=r"\(query\): .*PATH_NOT_FOUND") as passing:
         exported(lane, f"SELECT id FROM parquet.`{tmp_path}/later`")
     assert not isinstance(passing.value, ExportRejected)
+
+
+@pytest.mark.parametrize("lane", LANES, indirect=True)
+@pytest.mark.parametrize("schema", [None, "id BIGINT, amount DECIMAL(12,2), fee DECIMAL(12,2)"])
+def test_columns_that_changed_places_are_not_taken_for_each_other(
+    lane: SparkService, tmp_path: Path, schema: str | None
+) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,amount,fee\n1,10.00,0.10\n")
+    (folder / "b.csv").write_text("id,fee,amount\n2,0.20,20.00\n")
+    with pytest.raises(
+        ExportError,
+        match=r"CSV header does not conform.*Expected: \w+ but found: \w+ CSV file: .*[ab]\.csv: .*enforceSchema",
+    ):
+        lines(lane, Files(folder, schema=schema), tmp_path / "out.csv")
+    given = Files(folder / "b.csv", schema="id BIGINT, f DOUBLE, a DOUBLE", options={"enforceSchema": "true"})
+    assert lines(lane, given, tmp_path / "named.csv") == ["id,f,a", "2,0.2,20.0"]
 
 
 @pytest.mark.parametrize("lane", ["warm", pytest.param("older", marks=pytest.mark.slow)], indirect=True)

@@ -14,12 +14,10 @@ import pytest
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.verifying import verify
-from tests.exports.kit import FakeServices
-from tests.exports.spark.sparkkit import LiveServices
+from tests.exports.spark.sparkkit import LiveServices, light
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -50,15 +48,10 @@ def ask(warm: SparkService, tmp_path: Path) -> Ask:
     return export
 
 
-def light(table: pa.Table, folder: Path, name: str) -> bytes:
-    RowExport(table.to_reader()).write(FakeServices(folder / "ledger"), folder / f"light-{name}")
-    return (folder / f"light-{name}").read_bytes()
-
-
 def test_nested_values_binary_and_times_pass_to_parquet(ask: Ask, tmp_path: Path) -> None:
     made = ask(NESTED, "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == NESTED.to_pylist()
-    assert (tmp_path / "out.parquet").read_bytes() == light(NESTED, tmp_path, "out.parquet")
+    light(tmp_path / "out.parquet", NESTED.to_reader())
     assert verify(tmp_path / "out.parquet") == made
 
 
@@ -73,7 +66,7 @@ def test_what_a_text_cannot_hold_is_refused_by_its_name(ask: Ask, tmp_path: Path
         with pytest.raises(ExportRejected, match=f"column '{column}', got .*{says}"):
             ask(NESTED, name, f"SELECT id, {column} FROM t")
     ask(NESTED.select(["id", "at"]), name)
-    assert (tmp_path / name).read_bytes() == light(NESTED.select(["id", "at"]), tmp_path, name)
+    light(tmp_path / name, NESTED.select(["id", "at"]).to_reader())
 
 
 def test_what_no_file_can_hold_is_refused(ask: Ask) -> None:
@@ -102,7 +95,7 @@ def test_nanoseconds_are_read_in_microseconds_or_not_at_all(ask: Ask, tmp_path: 
         }
     )
     ask(table, name)
-    assert (tmp_path / name).read_bytes() == light(table, tmp_path, name)
+    light(tmp_path / name, table.to_reader())
     finer = pa.table({"id": [1], "at": pa.array([1], pa.timestamp("ns"))})
     with pytest.raises(ExportRejected, match="microseconds in column at, got 1 nanoseconds since 1970: round them"):
         ask(finer, f"finer.{name}")
@@ -127,7 +120,7 @@ def test_unsigned_integers_are_alike_on_both_ways(ask: Ask, tmp_path: Path, name
         {"id": [1, 2], **{each: pa.array([2**kind.bit_width - 1, None], kind) for each, kind in kinds.items()}}
     )
     ask(table, name)
-    assert (tmp_path / name).read_bytes() == light(table, tmp_path, name)
+    light(tmp_path / name, table.to_reader())
 
 
 def test_columns_that_differ_in_case_only_are_two(ask: Ask, tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +11,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.process import KEPT_LOG
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
-from tests.exports.spark.sparkkit import LiveServices
+from tests.exports.spark.sparkkit import LiveServices, Made
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -27,19 +24,6 @@ def sleeping(milliseconds: str, ids: str) -> str:
 def wide(columns: int) -> str:
     """A query of so many columns, one of them for the sort."""
     return f"SELECT id, {', '.join(f'concat({number}, id) AS text{number}' for number in range(columns))} FROM range(0, 5, 1, 1)"
-
-
-@pytest.fixture
-def made(archive: Path, tmp_path: Path) -> Iterator[Callable[..., SparkService]]:
-    services: list[SparkService] = []
-
-    def make(**settings: Any) -> SparkService:
-        services.append(SparkService(SparkSettings(folder=tmp_path, **settings)))
-        return services[-1]
-
-    yield make
-    for service in services:
-        service.stop(10)
 
 
 def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
@@ -74,9 +58,7 @@ def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
 
 
 @pytest.mark.slow
-def test_a_task_that_is_slow_like_those_before_it_is_granted_five_times_their_time(
-    made: Callable[..., SparkService], tmp_path: Path
-) -> None:
+def test_a_task_that_is_slow_like_those_before_it_is_granted_five_times_their_time(made: Made, tmp_path: Path) -> None:
     """Most tasks sleep for 3 s, and the last for 12: past the limit of 6, and below five times 3."""
     service = made(stuck_after=6.0, resubmissions=0)
     service_calls = LiveServices(service)
@@ -86,7 +68,7 @@ def test_a_task_that_is_slow_like_those_before_it_is_granted_five_times_their_ti
 
 
 @pytest.mark.slow
-def test_two_thousand_columns_are_planned_in_one_try(made: Callable[..., SparkService], tmp_path: Path) -> None:
+def test_two_thousand_columns_are_planned_in_one_try(made: Made, tmp_path: Path) -> None:
     services = LiveServices(made(resubmissions=0))
     assert SparkExport(wide(2000), tables={}, order_by=("id",)).write(services, tmp_path / "out.csv").rows == 5
     assert services.events[-1]["submissions"] == 1

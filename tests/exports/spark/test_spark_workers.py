@@ -60,24 +60,10 @@ def hosts(stage: Stage) -> list[int]:
     return found
 
 
-POINTS = [
-    # where the worker process is killed, how often the export is computed in all
-    ("Spark has begun", 2),
-    ("a part is joined", 2),
-    ("before the link of the file", 1),
-    ("after the link of the file", 1),
-    ("after the link of the manifest", 1),
-    ("the handler returns", 1),
-]
-ALWAYS = "a part is joined"  # Spark's parts are in the stage then; test_commit.py has what comes after it without Spark
-
-
-@pytest.mark.parametrize(
-    ("point", "computed"),
-    [pytest.param(*point, id=point[0], marks=[] if point[0] == ALWAYS else [pytest.mark.slow]) for point in POINTS],
-)
+# Spark's parts are in the stage when one is joined; test_commit.py has what comes after it, without Spark.
+@pytest.mark.parametrize("point", [pytest.param("Spark has begun", marks=pytest.mark.slow), "a part is joined"])
 def test_a_worker_process_killed_in_an_export_leaves_one_file_and_no_java(
-    stage: Stage, expected: str, point: str, computed: int
+    stage: Stage, expected: str, point: str
 ) -> None:
     stage.send(QUEUE, {})
     first = worker(stage, point)
@@ -90,7 +76,7 @@ def test_a_worker_process_killed_in_an_export_leaves_one_file_and_no_java(
     stage.empties(QUEUE)
     assert row.counters.losses == 1
     assert stage.lines("starts") == ["job 1"] * 2, stage.logs()
-    assert len(stage.lines("computed")) == computed, stage.logs()
+    assert len(stage.lines("computed")) == 2, stage.logs()
     file = stage.folder / "out" / "job.csv"
     manifest = verify(file)
     assert hashlib.sha256(file.read_bytes()).hexdigest() == manifest.sha256 == expected
