@@ -127,7 +127,18 @@ ADAPTERS_MAY_IMPORT = {
     "system/private.py",
 }
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
-OPTIONAL_LIBRARIES = {"duckdb", "opentelemetry", "pamqp", "pcapy", "prometheus_client", "psycopg", "pyarrow", "pyspark"}
+OPTIONAL_LIBRARIES = {
+    "boto3",
+    "botocore",
+    "duckdb",
+    "opentelemetry",
+    "pamqp",
+    "pcapy",
+    "prometheus_client",
+    "psycopg",
+    "pyarrow",
+    "pyspark",
+}
 # Which file may import what inside a function (the end of each name is left open), and why it has to.
 LATE: dict[str, tuple[str, ...]] = {
     "steadyworker/cli/__init__.py": ("steadyworker.cli.",),  # a verb is imported when it is called

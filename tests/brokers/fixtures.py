@@ -34,7 +34,8 @@ from tests.brokers.postgres import Cluster, Postgres
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.rabbitmq_stomp import stomp_listener
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode, rocketmq_program
-from tests.brokers.shared import MAKERS, POSTGRES, STOMP, Ask, Owner, ask_by
+from tests.brokers.s3proxy import S3Proxy
+from tests.brokers.shared import MAKERS, POSTGRES, S3PROXY, STOMP, Ask, Owner, ask_by
 from tests.brokers.stomp_broker import StompBroker
 from tests.brokers.stomp_node import StompNode
 from tests.brokers.trio import Trio
@@ -83,6 +84,7 @@ class Brokers:
         self._stomp: dict[str, StompNode] = {}
         self._rocketmq: dict[type[RocketMQNode], RocketMQNode] = {}
         self._cluster: Cluster | None = None
+        self._s3: S3Proxy | None = None
 
     def rabbitmq(self, series: str) -> RabbitMQ:
         """A RabbitMQ that other tests use at the same time."""
@@ -138,6 +140,15 @@ class Brokers:
         self._cluster.start()
         return self._cluster
 
+    def s3(self) -> str:
+        """The URL of an S3Proxy that other tests use at the same time, each in its own bucket."""
+        if self._ask:
+            return self._ask(S3PROXY).url
+        if not self._s3:
+            self._s3 = S3Proxy()
+        self._s3.start()
+        return self._s3.address.url
+
     def close(self) -> None:
         for node in self._nodes.values():
             node.close()
@@ -146,6 +157,8 @@ class Brokers:
         self.end_rocketmq()
         if self._cluster:
             self._cluster.close()
+        if self._s3:
+            self._s3.close()
 
 
 @contextmanager
