@@ -269,14 +269,15 @@ class Job(Generic[P, C]):
             ExportRejected: No retry can make the export possible; if you do not catch this, the job becomes a dead letter.
             TargetExists: Another job's file has this path; TargetExists is an ExportRejected.
         """
-        path = Path(to) if isinstance(to, os.PathLike) or "://" not in str(to) else to
+        url = isinstance(to, str) and "://" in to
+        target = to if url or not isinstance(to, (str, os.PathLike)) else Path(to)
         self._link.check(hard=True)
-        with self._alone(str(path.absolute() if isinstance(path, Path) else path)):
+        with self._alone(str(target.absolute() if isinstance(target, Path) else target)):
             options: dict[str, Any] = {} if if_exists == "fail" else {"if_exists": if_exists}
             limits = {"split_rows": split_rows, "split_bytes": split_bytes, "partition_by": tuple(partition_by) or None}
             options |= {name: limit for name, limit in limits.items() if limit is not None}
             manifest = export.write(
-                self._services, path, format=format, totals=dict(totals or {}), by=tuple(by), **options
+                self._services, target, format=format, totals=dict(totals or {}), by=tuple(by), **options
             )
         self._link.exports.append(manifest)
         return manifest

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 from tests.brokers.address import Address
 from tests.brokers.maven import java, java_program
@@ -24,12 +25,17 @@ jclouds.filesystem.basedir={data}
 """
 
 
+def s3proxy_program() -> Path:
+    """Return the folder of the program, and bring it here if need be; raises MissingError."""
+    return java_program(f"s3proxy-{VERSION}", (ARTIFACT,))
+
+
 class S3Proxy(Served):
     """A server on a free loopback port; its objects are in a temporary folder."""
 
     def __init__(self) -> None:
         """Make a server ready to start; raises MissingError when it cannot be brought here."""
-        program = java_program(f"s3proxy-{VERSION}", (ARTIFACT,))
+        program = s3proxy_program()
         self._guard = Guard("s3proxy")
         self.log = self._guard.folder / "server.log"
         (self.port,) = free_ports(1)

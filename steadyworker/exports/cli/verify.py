@@ -157,7 +157,8 @@ def _reap(folder: str, ended: Callable[[Sequence[str]], Iterable[str]]) -> Seque
     """
     if folder.startswith(SCHEME):
         try:
-            return reap_bucket(Bucket(S3(f"{folder.rstrip('/')}/{STAGES}")), ended)
+            with closing(Bucket(S3(f"{folder.rstrip('/')}/{STAGES}"))) as bucket:
+                return reap_bucket(bucket, ended)
         except ExportError as error:
             raise click.UsageError(str(error)) from error
     if not Path(folder).is_dir():

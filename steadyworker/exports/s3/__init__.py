@@ -39,6 +39,9 @@ The rights: `s3:GetObject`, `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipar
 | `bucket.py` | requests to a bucket, and their errors |
 | `stage.py` | the records of a job's runs in the bucket, and their removal |
 | `upload.py` | the parts of one object |
-| `target.py` | the publication of one object, or of a folder |
+| `run.py` | what the publication of an object and of a folder share |
+| `object.py` | the publication of one object |
+| `folder.py` | the publication of several objects |
+| `target.py` | `S3Target`, which publishes with these |
 | `reading.py` | objects copied to this host, for `verify` |
 """

@@ -87,6 +87,10 @@ class Bucket:
         with self._errors("connect"):
             self._client = _client(address)
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
     def call(self, operation: str, **arguments: Any) -> Any:
         """
         Send one request to the bucket, and return the answer.
@@ -153,7 +157,7 @@ class Bucket:
         for key in keys:
             self.call("delete_object", Key=key)
 
-    def list(self, prefix: str) -> list[Any]:
+    def objects(self, prefix: str) -> list[Any]:
         """Return what the bucket lists of the objects with this prefix."""
         with self._errors("list_objects_v2"):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.address.bucket, Prefix=prefix)
@@ -219,7 +223,7 @@ class Bucket:
         elif status >= HTTPStatus.INTERNAL_SERVER_ERROR or code in _BUSY:
             remedy = f"the store did not accept it in {_TRIES} tries, and the next run continues"
         else:
-            remedy = "check the credentials, their rights and the bucket's region"
+            remedy = "check the options of S3(…), the rights of the credentials and the bucket's region"
         return self._failed(ExportError, operation, shown, remedy)
 
     def _failed(self, kind: type[ExportError], operation: str, got: str, remedy: str) -> ExportError:

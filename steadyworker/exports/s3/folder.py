@@ -11,8 +11,8 @@ from steadyworker.errors import ExportError, ExportRejected, Interrupt
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.s3.bucket import CONNECTIONS, Bucket, ConditionError
-from steadyworker.exports.s3.run import UID, BucketRun
-from steadyworker.exports.s3.stage import RunRecord
+from steadyworker.exports.s3.run import BucketRun
+from steadyworker.exports.s3.stage import UID, RunRecord, withdraw
 from steadyworker.exports.s3.upload import CHECK_EVERY, StoppableFile
 from steadyworker.exports.stage import INSIDE, ExportTarget, StagingDir, drop_incomplete, new_stage, stages
 
@@ -52,25 +52,23 @@ class FolderRun(BucketRun):
         last = super().left(error)
         ended = not isinstance(error, Interrupt) or error.reason == "cancelled"
         if began and last and ended:
-            manifest = self.manifest()
-            if manifest is None or manifest.uid != self.services.uid:
-                self.bucket.delete(sorted(self._own(others=True)))
+            withdraw(self.bucket, self.address.key, self.services.uid)
         return last
 
-    def _own(self, *, others: bool = False) -> set[str]:
+    def _own(self) -> set[str]:
         """
         Return the keys of this job's objects in the folder.
 
         Raises:
-            TargetExists: There is an object of another job or program, and `others` is False.
+            TargetExists: There is an object of another job or program.
         """
         found = set()
-        for each in self.bucket.list(self._prefix):
+        for each in self.bucket.objects(self._prefix):
             head = self.bucket.head(each["Key"])
             uid = None if head is None else head["Metadata"].get(UID)
             if uid == self.services.uid:
                 found.add(each["Key"])
-            elif head is not None and not others:
+            elif head is not None:
                 raise self.exists(each["Key"], uid, None)
         return found
 

@@ -10,8 +10,8 @@ from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetEx
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.s3.bucket import Bucket, ConditionError, MissingError, PartsDifferError
-from steadyworker.exports.s3.run import UID, BucketRun
-from steadyworker.exports.s3.stage import CompleteStage, Part, RunRecord
+from steadyworker.exports.s3.run import BucketRun
+from steadyworker.exports.s3.stage import UID, CompleteStage, Part, RunRecord
 from steadyworker.exports.s3.upload import PartsUpload
 from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir, new_stage
 
@@ -91,6 +91,7 @@ class ObjectRun(BucketRun):
             ) from error
         finally:
             stage.remove()
+        self.services.may_commit()  # a stale run must not put it after a later run has removed the stage
         return self.stage.complete(CompleteStage(upload=id, parts=tuple(self.upload.parts), manifest=manifest))
 
     def _begin(self) -> tuple[str, list[Mapping[str, Any]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -54,7 +54,8 @@ def download_link(to: str | S3, lifetime: float | timedelta | str, *, clock: Clo
     if not 1 <= seconds <= _LONGEST:
         raise ValueError(f"Expected a lifetime from 1 second to 7 days, got {lifetime!r}: correct it.")
     address = to if isinstance(to, S3) else S3(to)
-    url = Bucket(address).link(seconds)
+    with closing(Bucket(address)) as bucket:
+        url = bucket.link(seconds)
     ends = datetime.fromtimestamp((clock or SystemClock()).wall(), UTC) + timedelta(seconds=seconds)
     return DownloadLink(url=url, ends_at=ends.isoformat(timespec="seconds"))
 
@@ -69,8 +70,7 @@ def copied(address: S3) -> Iterator[Path]:
     Raises:
         ExportError: There is no manifest, or the bucket does not give an object.
     """
-    bucket = Bucket(address)
-    with tempfile.TemporaryDirectory(prefix="steadyworker-verify-") as made:
+    with closing(Bucket(address)) as bucket, tempfile.TemporaryDirectory(prefix="steadyworker-verify-") as made:
         local = Path(made) / address.name
         inside = None if address.url.endswith("/") else bucket.read(address.key + SUFFIX)
         if inside is not None:
@@ -90,7 +90,7 @@ def _copy_folder(bucket: Bucket, address: S3, local: Path) -> None:
     local.mkdir()
     (local / INSIDE).write_bytes(data)
     sizes = {file.name: file.bytes for file in Manifest.parse(data, f"{address}/{INSIDE}").files or ()}
-    for each in bucket.list(f"{address.key}/"):
+    for each in bucket.objects(f"{address.key}/"):
         name = each["Key"].removeprefix(f"{address.key}/")
         if name != INSIDE and ".." not in name.split("/"):
             path = local / name

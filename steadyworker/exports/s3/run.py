@@ -11,11 +11,8 @@ from steadyworker.export import Services
 from steadyworker.exports.commit import committed, job_text
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.s3.bucket import Bucket, ConditionError, MissingError
-from steadyworker.exports.s3.stage import BucketStage, reap_bucket
+from steadyworker.exports.s3.stage import UID, BucketStage, reap_bucket
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
-
-UID = "sw-uid"
-"""The metadata that names the job of an object."""
 
 _TYPES = {
     "csv": "text/csv; charset=utf-8",

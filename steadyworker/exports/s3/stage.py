@@ -24,7 +24,10 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.s3.bucket import Bucket, ConditionError, MissingError
-from steadyworker.exports.stage import REMEMBERED, STAGES
+from steadyworker.exports.stage import INSIDE, REMEMBERED, STAGES
+
+UID = "sw-uid"
+"""The metadata that names the job of an object."""
 
 _COMPLETE = "complete.json"
 _SOON = timedelta(minutes=10)
@@ -56,11 +59,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         key: The key of the object.
         upload: The id of the run's upload; None before the upload begins.
         options: The upload's size of parts, KMS key and storage class.
+        several: True if the key is of a folder, whose objects have no such uploads.
     """
 
     key: str
     upload: str | None = None
     options: Mapping[str, Any] = {}
+    several: bool = False
 
 
 class CompleteStage(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +100,7 @@ class BucketStage:
 
     def records(self) -> dict[int, RunRecord]:
         """Return the records of the job's runs by their fences, the newest first."""
-        names = {found["Key"].removeprefix(self._prefix) for found in self._bucket.list(self._prefix)}
+        names = {found["Key"].removeprefix(self._prefix) for found in self._bucket.objects(self._prefix)}
         fences = sorted((int(name[:-5]) for name in names if name[:-5].isdecimal()), reverse=True)
         found = {fence: _record(self._bucket, f"{self._prefix}{fence}.json") for fence in fences}
         return {fence: record for fence, record in found.items() if record is not None}
@@ -159,7 +164,7 @@ def reap_bucket(bucket: Bucket, settled: Callable[[Sequence[str]], Iterable[str]
     """
     stages = f"{bucket.address.folder}{STAGES}/"
     newest: dict[str, datetime] = {}
-    for found in bucket.list(stages):
+    for found in bucket.objects(stages):
         uid = found["Key"].removeprefix(stages).partition("/")[0]
         newest[uid] = max(found["LastModified"], newest.get(uid, found["LastModified"]))
     newest.pop(but, None)
@@ -167,18 +172,31 @@ def reap_bucket(bucket: Bucket, settled: Callable[[Sequence[str]], Iterable[str]
     done = frozenset(settled(list(newest))) if newest else frozenset()
     gone = tuple(sorted(uid for uid, at in newest.items() if uid in done or at.timestamp() < forgotten))
     for uid in gone:
+        for record in [*_records(bucket, f"{stages}{uid}/")]:
+            if record.several:
+                withdraw(bucket, record.key, uid)
         _remove(bucket, f"{stages}{uid}/", stages)
     return gone
 
 
+def withdraw(bucket: Bucket, folder: str, uid: str) -> None:
+    """Remove the objects that a job has put into a folder, if the job has put no manifest after them."""
+    if bucket.read(f"{folder}/{INSIDE}") is not None:
+        return
+    for each in bucket.objects(f"{folder}/"):
+        head = bucket.head(each["Key"])
+        if head is not None and head["Metadata"].get(UID) == uid:
+            bucket.delete([each["Key"]])
+
+
 def _remove(bucket: Bucket, prefix: str, stages: str) -> None:
     """End the uploads that the records with this prefix name, and remove all objects with this prefix."""
-    found = bucket.list(prefix)
+    found = bucket.objects(prefix)
     for each in found:
         record = None if each["Key"].endswith(f"/{_COMPLETE}") else _record(bucket, each["Key"])
         if record is not None:
             _abort(bucket, record)
-            if record.upload is None:
+            if record.upload is None and not record.several:
                 _end_unrecorded(bucket, record.key, each["LastModified"], stages)
     bucket.delete([each["Key"] for each in found])
 
@@ -192,15 +210,15 @@ def _end_unrecorded(bucket: Bucket, key: str, began: datetime, stages: str) -> N
     """
     with suppress(ExportError):  # without the right to list uploads, the bucket's life-cycle rule ends them
         new = [each for each in bucket.uploads(key) if timedelta(seconds=-1) <= each["Initiated"] - began <= _SOON]
-        known = {record.upload for record in _all_records(bucket, stages)} if new else set()
+        known = {record.upload for record in _records(bucket, stages)} if new else set()
         for each in new:
             if each["UploadId"] not in known:
                 _abort(bucket, RunRecord(key=key, upload=each["UploadId"]))
 
 
-def _all_records(bucket: Bucket, stages: str) -> Iterator[RunRecord]:
-    """Yield the records of all jobs in the folder."""
-    for each in bucket.list(stages):
+def _records(bucket: Bucket, prefix: str) -> Iterator[RunRecord]:
+    """Yield the records of runs whose keys have this prefix."""
+    for each in bucket.objects(prefix):
         if not each["Key"].endswith(f"/{_COMPLETE}") and (record := _record(bucket, each["Key"])) is not None:
             yield record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.export import Services
@@ -55,8 +56,9 @@ class S3Target:
             )
         self._prepare(services)
         kind = FolderRun if self._several else ObjectRun
-        self._run = kind(Bucket(self._address), self.staged, services)
-        return self._run.publish(write)
+        with closing(Bucket(self._address)) as bucket:
+            self._run = kind(bucket, self.staged, services)
+            return self._run.publish(write)
 
     def open(self, stage: StagingDir) -> PartsUpload:
         """Return the object's upload."""

@@ -70,7 +70,7 @@ def test_verify_reads_the_object_again(store: Store, tmp_path: Path) -> None:
     store.client.delete_object(Bucket=store.bucket, Key=KEY)
     with pytest.raises(ExportError, match=f"Expected {url}, which has a manifest, got no such file"):
         verify(url)
-    with pytest.raises(ExportError, match="Expected a manifest at s3://.* got none"):
+    with pytest.raises(ExportError, match=r"Expected a manifest at s3://.* got none"):
         verify(f"s3://{store.bucket}/out/other.csv")
 
 
