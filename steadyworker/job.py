@@ -26,7 +26,7 @@ from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
 from steadyworker.errors import BadPayload, ExportError, number
-from steadyworker.export import Address, Export
+from steadyworker.export import Export, ExportAddress
 from steadyworker.link import FindEnded, Link, MayCommit, RememberFolder, SaveCheckpoint, SaveExportState, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
@@ -237,7 +237,7 @@ class Job(Generic[P, C]):
     def export(
         self,
         export: Export[ManifestT],
-        to: str | os.PathLike[str] | Address,
+        to: str | os.PathLike[str] | ExportAddress,
         *,
         format: Any = None,
         totals: Mapping[str, str] | None = None,
@@ -270,7 +270,9 @@ class Job(Generic[P, C]):
             TargetExists: Another job's file has this path; TargetExists is an ExportRejected.
         """
         url = isinstance(to, str) and "://" in to
-        target = to if url or not isinstance(to, (str, os.PathLike)) else Path(to)
+        target: str | os.PathLike[str] | ExportAddress = (
+            to if url or not isinstance(to, (str, os.PathLike)) else Path(to)
+        )
         self._link.check(hard=True)
         with self._alone(str(target.absolute() if isinstance(target, Path) else target)):
             options: dict[str, Any] = {} if if_exists == "fail" else {"if_exists": if_exists}

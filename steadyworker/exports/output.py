@@ -24,7 +24,7 @@ from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, ver
 from steadyworker.exports.s3.address import S3
 from steadyworker.exports.several import FilesWriting, Split, writing_files
 from steadyworker.exports.stage import ExportTarget, StagingDir
-from steadyworker.exports.targets import Target, target_of
+from steadyworker.exports.targets import PublishTarget, target_of
 from steadyworker.exports.totals import Totals
 from steadyworker.exports.writing import FileWriting, writing
 
@@ -49,7 +49,7 @@ class ExportOutput:
         ExportRejected: The format does not fit the target.
     """
 
-    place: Target
+    place: PublishTarget
     target: ExportTarget
     stage: StagingDir
     totals: Totals
@@ -77,7 +77,7 @@ class ExportOutput:
         self._began = clock.monotonic()
 
     def publish(self, write: Callable[[], Manifest], *, if_exists: str) -> Manifest:
-        """Make the output with `write`, and publish it; raise the errors of `Target.publish`."""
+        """Make the output with `write`, and publish it; raise the errors of `PublishTarget.publish`."""
 
         def staged(stage: StagingDir) -> Manifest:
             self.stage, self._began = stage, self.clock.monotonic()

@@ -19,7 +19,7 @@ from steadyworker.exports.s3.target import S3Target
 from steadyworker.exports.stage import ExportTarget, StagingDir
 
 
-class Target(Protocol):
+class PublishTarget(Protocol):
     """The place to which an export publishes one file, or a folder of files."""
 
     @property
@@ -85,7 +85,7 @@ class Local:
         return HashedFile(stage.data)
 
 
-def target_of(to: str | os.PathLike[str] | S3, *, several: bool) -> Target:
+def target_of(to: str | os.PathLike[str] | S3, *, several: bool) -> PublishTarget:
     """
     Return the target that the caller of `Job.export` names.
 

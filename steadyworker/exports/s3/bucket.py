@@ -59,7 +59,7 @@ _BUSY = frozenset({"SlowDown", "RequestTimeout", "TooManyRequests", "429"})
 _MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "NoSuchVersion", "NotFound", "404"})
 
 
-class MissingError(Exception):
+class AbsentError(Exception):
     """An object or an upload that does not exist."""
 
 
@@ -96,7 +96,7 @@ class Bucket:
         Send one request to the bucket, and return the answer.
 
         Raises:
-            MissingError: The object or the upload does not exist.
+            AbsentError: The object or the upload does not exist.
             ConditionError: A condition of the request did not hold.
             PartsDifferError: The upload has other parts.
             ExportRejected: Each attempt would get this error again.
@@ -109,14 +109,14 @@ class Bucket:
         """Return an object's metadata and size; None if it does not exist."""
         try:
             return self.call("head_object", Key=key)
-        except MissingError:
+        except AbsentError:
             return None
 
     def read(self, key: str) -> bytes | None:
         """Return an object's bytes; None if it does not exist."""
         try:
             answer = self.call("get_object", Key=key)
-        except MissingError:
+        except AbsentError:
             return None
         with self._errors("get_object"):
             data: bytes = answer["Body"].read()
@@ -127,7 +127,7 @@ class Bucket:
         Write an object's bytes to a file of this host.
 
         Raises:
-            MissingError: The object does not exist.
+            AbsentError: The object does not exist.
             ExportError: The request failed.
         """
         body = self.call("get_object", Key=key)["Body"]
@@ -176,7 +176,7 @@ class Bucket:
         Return what the bucket lists of an upload's parts.
 
         Raises:
-            MissingError: The upload does not exist.
+            AbsentError: The upload does not exist.
             ExportError: The request failed.
         """
         with self._errors("list_parts"):
@@ -212,7 +212,7 @@ class Bucket:
         found, status = response.get("Error", {}), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code, text = str(found.get("Code", "")), str(found.get("Message", ""))
         shown = f"{code} ({text})" if text else code
-        for codes, kind in ((_MISSING, MissingError), (_CONDITION, ConditionError), (_PARTS, PartsDifferError)):
+        for codes, kind in ((_MISSING, AbsentError), (_CONDITION, ConditionError), (_PARTS, PartsDifferError)):
             if code in codes:
                 return kind(shown)
         if code in _NEVER or code.startswith("KMS."):

@@ -9,9 +9,9 @@ from typing import Any
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.s3.bucket import Bucket, ConditionError, MissingError, PartsDifferError
+from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError, PartsDifferError
 from steadyworker.exports.s3.run import BucketRun
-from steadyworker.exports.s3.stage import UID, CompleteStage, Part, RunRecord
+from steadyworker.exports.s3.stage import UID, CompleteStage, RunRecord, UploadedPart
 from steadyworker.exports.s3.upload import PartsUpload
 from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir, new_stage
 
@@ -83,7 +83,7 @@ class ObjectRun(BucketRun):
             )
             with self.upload:
                 manifest = write(stage)
-        except MissingError as error:
+        except AbsentError as error:
             self.services.may_commit()  # raises Interrupt if a later run owns the job, and has completed the upload
             raise ExportError(
                 f"Expected the upload of {self.address} to go on, got {error}: see what ends uploads there. "
@@ -102,7 +102,7 @@ class ObjectRun(BucketRun):
         records = self.stage.records()
         for record in records.values():
             if record.upload is not None and record.options == new.options:
-                with suppress(MissingError):
+                with suppress(AbsentError):
                     there = self.bucket.parts(self.address.key, record.upload)
                     self.stage.record(self.services.fence, record)
                     return record.upload, there
@@ -126,7 +126,7 @@ class ObjectRun(BucketRun):
                 MultipartUpload={"Parts": [_listed(part) for part in complete.parts]},
                 IfNoneMatch="*",
             )
-        except (ConditionError, MissingError, PartsDifferError) as error:
+        except (ConditionError, AbsentError, PartsDifferError) as error:
             if (
                 manifest := self._finished()
             ) is not None:  # another run has completed it, or this one without an answer
@@ -140,7 +140,6 @@ class ObjectRun(BucketRun):
         return self.put_manifest(complete.manifest)
 
 
-def _listed(part: Part) -> dict[str, Any]:
+def _listed(part: UploadedPart) -> dict[str, Any]:
     """Return a part as CompleteMultipartUpload expects it."""
-    checksum = {} if part.sha256 is None else {"ChecksumSHA256": part.sha256}
-    return {"PartNumber": part.number, "ETag": part.etag, **checksum}
+    return {"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": part.sha256}

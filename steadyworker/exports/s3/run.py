@@ -10,7 +10,7 @@ from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetEx
 from steadyworker.export import Services
 from steadyworker.exports.commit import committed, job_text
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.s3.bucket import Bucket, ConditionError, MissingError
+from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
 from steadyworker.exports.s3.stage import UID, BucketStage, reap_bucket
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
 
@@ -48,7 +48,7 @@ class BucketRun:
             reap_bucket(self.bucket, self.services.ended, but=self.services.uid)
             return self.made(write)
         except (Interrupt, ExportRejected) as error:
-            with suppress(ExportError, MissingError, ConditionError):  # what stays is removed by `reap_bucket`
+            with suppress(ExportError, AbsentError, ConditionError):  # what stays is removed by `reap_bucket`
                 self.left(error)
             raise
 

@@ -23,7 +23,7 @@ import msgspec
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.s3.bucket import Bucket, ConditionError, MissingError
+from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
 from steadyworker.exports.stage import INSIDE, REMEMBERED, STAGES
 
 UID = "sw-uid"
@@ -34,7 +34,7 @@ _SOON = timedelta(minutes=10)
 """The time from a run's first record to its upload: the SDK's tries take half a minute."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class UploadedPart(msgspec.Struct, frozen=True, kw_only=True):
     """
     A part of an upload.
 
@@ -42,13 +42,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         number: Its number, from 1.
         etag: The server's name of its content.
         bytes: Its size.
-        sha256: Its SHA-256 as Base64, if the server stores it.
+        sha256: Its SHA-256 as Base64; a server that has stored it demands it for Complete.
     """
 
     number: int
     etag: str
     bytes: int
-    sha256: str | None = None
+    sha256: str
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class CompleteStage(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     upload: str
-    parts: tuple[Part, ...]
+    parts: tuple[UploadedPart, ...]
     manifest: Manifest
 
 
@@ -234,5 +234,5 @@ def _record(bucket: Bucket, key: str) -> RunRecord | None:
 def _abort(bucket: Bucket, record: RunRecord) -> None:
     """End the upload of a record; do nothing if it has ended."""
     if record.upload is not None:
-        with suppress(MissingError):
+        with suppress(AbsentError):
             bucket.call("abort_multipart_upload", Key=record.key, UploadId=record.upload)

@@ -21,7 +21,7 @@ from steadyworker.system.private import make_private_folder
 
 class S3Target:
     """
-    One object of a bucket, or a folder of objects: a `targets.Target`.
+    One object of a bucket, or a folder of objects: a `targets.PublishTarget`.
 
     Args:
         address: The address.
@@ -43,10 +43,10 @@ class S3Target:
         folder = scratch_folder(address)
         digest = ExportTarget(folder / str(address).replace("/", " "), several).digest
         self.staged = ExportTarget(folder / f"{digest}-{self.name}", several)
-        self._run: ObjectRun | FolderRun
+        self._run: ObjectRun  # set by `publish`
 
     def publish(self, services: Services, write: Callable[[StagingDir], Manifest], *, if_exists: str) -> Manifest:
-        """Publish as `Target.publish` promises; `if_exists` can only be `fail`."""
+        """Publish as `PublishTarget.publish` promises; `if_exists` can only be `fail`."""
         if if_exists not in IF_EXISTS:
             raise ExportRejected(f"Expected if_exists out of {', '.join(IF_EXISTS)}, got {if_exists!r}: correct it.")
         if if_exists != "fail":
@@ -55,15 +55,15 @@ class S3Target:
                 "because no request replaces an object together with its manifest."
             )
         self._prepare(services)
-        kind = FolderRun if self._several else ObjectRun
         with closing(Bucket(self._address)) as bucket:
-            self._run = kind(bucket, self.staged, services)
+            if self._several:
+                return FolderRun(bucket, self.staged, services).publish(write)
+            self._run = ObjectRun(bucket, self.staged, services)
             return self._run.publish(write)
 
     def open(self, stage: StagingDir) -> PartsUpload:
         """Return the object's upload."""
         del stage
-        assert isinstance(self._run, ObjectRun)
         return self._run.upload
 
     def _prepare(self, services: Services) -> None:

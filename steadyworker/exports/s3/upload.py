@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.s3.bucket import CONNECTIONS, Bucket
-from steadyworker.exports.s3.stage import Part
+from steadyworker.exports.s3.stage import UploadedPart
 
 MOST_PARTS = 10_000
 """The most parts of an object; S3 allows no more."""
@@ -78,7 +78,6 @@ class PartsUpload:
     Attributes:
         bytes: The number of bytes written.
         parts: The parts, in order, after `sync`.
-        left_out: The number of parts that were there already.
 
     Args:
         bucket: The bucket.
@@ -101,15 +100,14 @@ class PartsUpload:
         self._there = {part["PartNumber"]: part for part in there}
         self._check, self._moved = check, moved
         self._pool = ThreadPoolExecutor(CONNECTIONS, "s3")
-        self._flying: deque[Future[Part]] = deque()
+        self._flying: deque[Future[UploadedPart]] = deque()
         self._stopped = threading.Event()
         self._hash = hashlib.sha256()
         self._rest = bytearray()
         self._number = 0
         self.bytes = 0
         self.closed = False
-        self.parts: list[Part] = []
-        self.left_out = 0
+        self.parts: list[UploadedPart] = []
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Accept, count and hash all these bytes; wait if too many parts are under way."""
@@ -137,7 +135,7 @@ class PartsUpload:
         Return when all parts are in the bucket.
 
         Raises:
-            MissingError: The upload has ended.
+            AbsentError: The upload has ended.
             ExportRejected: A part is not accepted, and would not be in a later attempt; or there are too many parts.
             ExportError: A part did not arrive.
         """
@@ -180,13 +178,12 @@ class PartsUpload:
             self._check()
         self.parts.append(self._flying.popleft().result())
 
-    def _send(self, number: int, piece: bytes) -> Part:
+    def _send(self, number: int, piece: bytes) -> UploadedPart:
         """Upload a part, on a thread, unless it is there."""
         sha256 = base64.b64encode(hashlib.sha256(piece).digest()).decode()
         there = self._there.get(number)
         if there is not None and there["Size"] == len(piece) and _same(there, piece, sha256):
-            self.left_out += 1
-            return Part(number=number, etag=there["ETag"], bytes=len(piece), sha256=there.get("ChecksumSHA256"))
+            return UploadedPart(number=number, etag=there["ETag"], bytes=len(piece), sha256=sha256)
         answer = self._bucket.call(
             "upload_part",
             Key=self._bucket.address.key,
@@ -196,7 +193,7 @@ class PartsUpload:
             ContentLength=len(piece),
             ChecksumSHA256=sha256,
         )
-        return Part(number=number, etag=answer["ETag"], bytes=len(piece), sha256=answer.get("ChecksumSHA256"))
+        return UploadedPart(number=number, etag=answer["ETag"], bytes=len(piece), sha256=sha256)
 
 
 def _same(there: Mapping[str, Any], piece: bytes, sha256: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.s3 import bucket
+from steadyworker.exports.s3.address import S3
 from tests.exports.kit import FakeServices
 from tests.exports.s3.store import Store, wide
 
@@ -22,10 +23,10 @@ def main(endpoint: str, name: str, key: str, ledger: str, point: str, uid: str =
     connect = bucket._client
     calls: dict[str, int] = {}
 
-    def mortal(address: Any) -> Any:
+    def mortal(address: S3) -> Any:
         client = connect(address)
 
-        def seen(event_name: str, **_: Any) -> None:
+        def seen(event_name: str, **more: object) -> None:
             when, _, operation = event_name.split(".")
             which = f"{when.removesuffix('-call')}-{operation}"
             calls[which] = calls.get(which, 0) + 1
@@ -36,7 +37,7 @@ def main(endpoint: str, name: str, key: str, ledger: str, point: str, uid: str =
         client.meta.events.register("after-call.s3", seen)
         return client
 
-    bucket._client = mortal
+    setattr(bucket, "_client", mortal)  # noqa: B010
     options: dict[str, Any] = {"split_rows": 5_000, "format": Csv()} if split else {}
     to = Store(None, name, endpoint).at(key)
     try:

@@ -96,6 +96,10 @@ class Front:
     change: Callable[[Request, bytes], bytes] = lambda _, body: body
     seen: list[Request] = field(default_factory=list)
 
+    def parts(self) -> int:
+        """The number of parts that were sent; one that was sent twice, because the server was slow, counts once."""
+        return len({request.query for request in self.seen if request.is_part})
+
 
 @contextmanager
 def front(server: str) -> Iterator[Front]:
