@@ -95,6 +95,8 @@ class Front:
     rule: Rule = lambda _: None
     change: Callable[[Request, bytes], bytes] = lambda _, body: body
     seen: list[Request] = field(default_factory=list)
+    listed: int = 0
+    """The number of parts in the server's last answer to ListParts; parts of a killed process can still arrive before it."""
 
     def parts(self) -> int:
         """The number of parts that were sent; one that was sent twice, because the server was slow, counts once."""
@@ -128,6 +130,8 @@ def front(server: str) -> Iterator[Front]:
             connection.request(self.command, self.path, body, headers)
             answer = connection.getresponse()
             got = made.change(request, answer.read())
+            if request.method == "GET" and "uploadId=" in request.query:
+                made.listed = got.count(b"<PartNumber>")
             self._answer(answer.status, dict(answer.getheaders()), got)
             connection.close()
 
