@@ -14,9 +14,10 @@ from click.testing import CliRunner
 
 from steadyworker import Job, Worker
 from steadyworker.errors import ExportError
-from steadyworker.exports import DownloadLink, RowExport, download_link
+from steadyworker.exports import DownloadLink, DuckDBExport, RowExport, download_link
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
+from steadyworker.exports.spark import Files
 from steadyworker.exports.verifying import verify
 from steadyworker.testing import run_one
 from tests.exports.kit import BY, TOTALS, FakeServices, Payments
@@ -48,6 +49,25 @@ def test_a_job_exports_to_a_url_and_its_result_has_a_link_with_its_end(store: St
     with pytest.raises(urllib.error.HTTPError, match="403") as refused:
         urllib.request.urlopen(result["url"].replace("X-Amz-Signature=", "X-Amz-Signature=0"), timeout=30)
     refused.value.close()
+
+
+class Sorted(Worker[dict[str, str]]):
+    """DuckDB sorts a CSV file into a bucket."""
+
+    queue = "sorted"
+    time_limit = 60
+
+    def handle(self, job: Job[dict[str, str]]) -> None:
+        table = Files(job.payload["table"], schema="id BIGINT, text STRING")
+        job.export(DuckDBExport("SELECT * FROM t", tables={"t": table}, order_by=("id DESC",)), to=job.payload["to"])
+
+
+def test_duckdb_exports_to_a_bucket_and_leaves_nothing_on_the_host(store: Store, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("id,text\n1,a\n3,c\n2,b\n")
+    ran = run_one(Sorted, {"table": str(table), "to": f"s3://{store.bucket}/{KEY}"})
+    assert (store.read(KEY), ran.exports) == (b"id,text\n3,c\n2,b\n1,a\n", [verify(store.at(KEY))])
+    assert [path.name for path in tmp_path.glob("steadyworker-*/*")] == []
 
 
 @pytest.mark.parametrize("lifetime", [0, "8d", timedelta(days=7, seconds=1), "soon"])
@@ -85,7 +105,7 @@ def test_verify_names_what_differs_in_a_folder(store: Store, tmp_path: Path) -> 
         verify(f"s3://{store.bucket}/out/march")
 
 
-def test_the_command_verifies_a_url_and_removes_stages(store: Store, tmp_path: Path) -> None:
+def test_the_command_verifies_a_url(store: Store, tmp_path: Path) -> None:
     manifest = Payments(50).export().write(FakeServices(tmp_path / "ledger"), store.at(KEY))
     url = f"s3://{store.bucket}/{KEY}"
     done = CliRunner().invoke(command, [url])
