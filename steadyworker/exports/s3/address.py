@@ -36,7 +36,7 @@ class S3:
         profile: The profile in the SDK's configuration.
         kms_key: The id or ARN of the KMS key that encrypts the object; None for the bucket's own encryption.
         storage_class: Such as "STANDARD_IA"; None for the bucket's standard class.
-        part_bytes: The size of each part; memory holds up to seven of them, and an object has at most 10,000.
+        part_bytes: The size of each part; memory holds up to ten of them, and an object has at most 10,000.
         scratch: A folder of this host for what a run must keep outside of memory: a sort of DuckDB, the parts of Spark, several files.
             The default is a private folder below the system's folder for temporary files (`TMPDIR`).
 

@@ -111,7 +111,7 @@ def front(server: str) -> Iterator[Front]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """Log nothing."""
 
         def handle_any(self) -> None:
