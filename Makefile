@@ -65,7 +65,7 @@ test: $(READY) java ## The tests, but those marked slow
 test-fast: $(READY) ## What one runs at every save: no broker, no Spark, no worker process, under a minute
 	@echo "==> the quick tests"
 	@$(BIN)/python -m tests.again -n 4 --dist loadgroup \
-	  -m "not (slow or long or spark or rabbitmq or stomp or rocketmq or postgres or processes)" $(ARGS)
+	  -m "not (slow or long or spark or rabbitmq or stomp or rocketmq or postgres or s3 or processes)" $(ARGS)
 
 test-all: $(READY) java ## All tests, the slow ones too, on every version of the brokers
 	@echo "==> all tests, $(WORKERS) at a time"

@@ -1,5 +1,5 @@
 """
-The contract between a job and an export; it consists of two small Protocols, `Export` and `Services`.
+The contract between a job and an export; it consists of three small Protocols, `Export`, `ExportAddress` and `Services`.
 
 The exports themselves are in `steadyworker.exports`, which the rest of the package never imports.
 The export runs in the job's own process (the child).
@@ -95,15 +95,25 @@ class Services(Protocol):
         ...
 
 
+class ExportAddress(Protocol):
+    """A target that is no path of this host, such as `steadyworker.exports.S3`; its text (`str`) is its URL."""
+
+    @property
+    def url(self) -> str:
+        """The URL."""
+        ...
+
+
 class Export(Protocol[ManifestT_co]):
     """An export into one file: `RowExport`, `DuckDBExport`, `SparkExport`, or a user's own class; such a class can have its own type of manifest."""
 
     def write(
-        self, services: Services, to: Path, *, format: Any, totals: Mapping[str, str], by: Sequence[str]
+        self, services: Services, to: Any, *, format: Any, totals: Mapping[str, str], by: Sequence[str]
     ) -> ManifestT_co:
         """
         Make the file, whole or not at all, and return the file's manifest.
 
+        `to` is a Path of this host, or an `s3://` URL or an `ExportAddress`, as the caller of `Job.export` gave it.
         If this job has made the file before, return the manifest of that file.
         `Job.export` passes `if_exists`, `split_rows`, `split_bytes` and `partition_by` only if its caller does.
         So an export without these parameters replaces no file, and makes one file.

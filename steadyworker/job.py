@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 from typing_extensions import TypeVar
 
 from steadyworker.clock import Clock
-from steadyworker.errors import BadPayload, ExportError, ExportRejected, number
-from steadyworker.export import Export
+from steadyworker.errors import BadPayload, ExportError, number
+from steadyworker.export import Export, ExportAddress
 from steadyworker.link import FindEnded, Link, MayCommit, RememberFolder, SaveCheckpoint, SaveExportState, Task
 from steadyworker.names import file_name
 from steadyworker.payload import Decode, plain_encode
@@ -64,7 +64,7 @@ class Job(Generic[P, C]):
         self._decode_checkpoint = decode_checkpoint
         self._checkpoint = task.last_checkpoint
         self._services = _JobServices(task, link)
-        self._exporting: set[Path] = set()
+        self._exporting: set[str] = set()
         self._changes = threading.Lock()
 
     @property
@@ -237,7 +237,7 @@ class Job(Generic[P, C]):
     def export(
         self,
         export: Export[ManifestT],
-        to: str | os.PathLike[str],
+        to: str | os.PathLike[str] | ExportAddress,
         *,
         format: Any = None,
         totals: Mapping[str, str] | None = None,
@@ -252,7 +252,8 @@ class Job(Generic[P, C]):
 
         Args:
             export: `RowExport`, `DuckDBExport`, `SparkExport`, or any object with the same `write` method.
-            to: A local path; a relative path starts at the working directory.
+            to: A local path, an address such as "s3://bucket/key.csv", or `S3` with its options.
+                A relative path starts at the working directory.
             format: `Csv()`, `JsonLines()`, `Parquet()` or `Xlsx()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
@@ -268,26 +269,23 @@ class Job(Generic[P, C]):
             ExportRejected: No retry can make the export possible; if you do not catch this, the job becomes a dead letter.
             TargetExists: Another job's file has this path; TargetExists is an ExportRejected.
         """
-        target = os.fspath(to)
-        if "://" in target:
-            raise ExportRejected(
-                f"Expected a local path, got {target!r}: only a local file can be put in place all or nothing; "
-                "export to one, then copy it."
-            )
+        url = isinstance(to, str) and "://" in to
+        target: str | os.PathLike[str] | ExportAddress = (
+            to if url or not isinstance(to, (str, os.PathLike)) else Path(to)
+        )
         self._link.check(hard=True)
-        path = Path(target)
-        with self._alone(path.absolute()):
+        with self._alone(str(target.absolute() if isinstance(target, Path) else target)):
             options: dict[str, Any] = {} if if_exists == "fail" else {"if_exists": if_exists}
             limits = {"split_rows": split_rows, "split_bytes": split_bytes, "partition_by": tuple(partition_by) or None}
             options |= {name: limit for name, limit in limits.items() if limit is not None}
             manifest = export.write(
-                self._services, path, format=format, totals=dict(totals or {}), by=tuple(by), **options
+                self._services, target, format=format, totals=dict(totals or {}), by=tuple(by), **options
             )
         self._link.exports.append(manifest)
         return manifest
 
     @contextmanager
-    def _alone(self, target: Path) -> Iterator[None]:
+    def _alone(self, target: str) -> Iterator[None]:
         """
         Raise ExportError if this run is already exporting to the target.
 

@@ -132,6 +132,8 @@ ADAPTERS_MAY_IMPORT = {
 }
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
+    "boto3",
+    "botocore",
     "duckdb",
     "opentelemetry",
     "pamqp",

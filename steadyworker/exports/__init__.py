@@ -7,6 +7,7 @@ Exports: an export makes one whole file and a manifest that describes the file, 
 The contract between a job and an export is `steadyworker/export.py`.
 Each export writes the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
+In a bucket the stage is an upload, which no reader sees; `s3/` has its steps.
 
 Every export writes its rows by `writing.py`, so equal rows give equal bytes.
 Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, and `ParquetWriter` in `parquet.py` the row groups; XlsxWriter makes the sheets from texts (`xlsx.py`).
@@ -17,6 +18,7 @@ A new format is one file of less than 150 lines and a reader for `verify`; `form
 | `stage.py` | the stage of a file, names, removal of old stages |
 | `folders.py` | the folders of this host that have stages |
 | `several.py` | the division of rows into several files |
+| `targets.py` | the targets behind one Protocol: a path of this host, or an address in a bucket |
 | `commit.py` | stage → permission → link → manifest; publication of a file that a dead run completed |
 | `manifest.py` | the description of a file |
 | `sources.py` | the rows of a user's source as Arrow batches |
@@ -33,6 +35,7 @@ A new format is one file of less than 150 lines and a reader for `verify`; `form
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
 | `tables.py`, `jdbc.py`, `params.py` | the tables and parameters of a query: `Files`, `Jdbc` |
 | `postgres.py` | the snapshots of PostgreSQL that an export reads; the cancel of its queries |
+| `s3/` | objects of a bucket as targets |
 | `duckdb/` | `DuckDBExport` |
 | `spark/` | `SparkExport` and the Spark host |
 | `cli/` | the verb `verify` |
@@ -54,12 +57,16 @@ if TYPE_CHECKING:
     from steadyworker.exports.manifest import Manifest, ManifestFile
     from steadyworker.exports.parquet import Parquet
     from steadyworker.exports.rows import RowExport
+    from steadyworker.exports.s3.address import S3
+    from steadyworker.exports.s3.reading import DownloadLink, download_link
     from steadyworker.exports.spark import SparkExport
     from steadyworker.exports.verifying import verify
     from steadyworker.exports.xlsx import Xlsx
 
 __all__ = [
+    "S3",
     "Csv",
+    "DownloadLink",
     "DuckDBExport",
     "JsonLines",
     "Manifest",
@@ -69,20 +76,24 @@ __all__ = [
     "SparkExport",
     "Xlsx",
     "check_files",
+    "download_link",
     "verify",
 ]
 
 _HOMES = {
     "Csv": "formats",
+    "DownloadLink": "s3.reading",
     "DuckDBExport": "duckdb.export",
     "JsonLines": "jsonl",
     "Manifest": "manifest",
     "ManifestFile": "manifest",
     "Parquet": "parquet",
     "RowExport": "rows",
+    "S3": "s3.address",
     "SparkExport": "spark",
     "Xlsx": "xlsx",
     "check_files": "lakes",
+    "download_link": "s3.reading",
     "verify": "verifying",
 }
 

@@ -71,23 +71,20 @@ from steadyworker.exports.stage import (
 )
 from steadyworker.text.plain_text import as_unicode
 
+IF_EXISTS = ("fail", "replace-own")
+"""What an export can do about a file that is there."""
+
 _RECORD_BYTES = 60_000  # the ledger accepts 64 KiB
-_IF_EXISTS = ("fail", "replace-own")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
 
 
 def publish(
-    services: Services,
-    to: str | os.PathLike[str],
-    write: Callable[[ExportTarget, StagingDir], Manifest],
-    *,
-    if_exists: str = "fail",
-    several: bool = False,
+    services: Services, target: ExportTarget, write: Callable[[StagingDir], Manifest], *, if_exists: str
 ) -> Manifest:
     """
-    Make the file or the folder at `to`, and return its manifest.
+    Make the file or the folder at the target, and return its manifest.
 
     If an earlier run of this job has made the file, return the manifest of that file.
     Missing parent folders are created.
@@ -95,22 +92,20 @@ def publish(
 
     Args:
         services: The job's services.
-        to: A local path.
+        target: The target; if it is of several files, `write` makes a folder, and returns a manifest with `files`.
         write: A function that writes `stage.data`, fsyncs this file and returns the manifest.
             `publish` calls the function only if this job has no file at the target, and no complete stage.
         if_exists: `replace-own` to replace the file of an earlier job with the same queue and key; `fail` to replace nothing.
-        several: True for a folder of several files: `write` makes the folder `stage.data`, and returns a manifest with `files`.
 
     Raises:
         TargetExists: The target has a file that this job did not make, and may not replace.
-        ExportRejected: `to` is invalid as a target, or `if_exists` is unknown.
+        ExportRejected: `if_exists` is unknown.
         ExportError: There is no folder for the target, the file system has no hard links, or the disk is full.
         Interrupt: The run must end; the file is published only if the interrupt came after the link.
             If the job is cancelled, its staging folders are removed.
     """
-    target = ExportTarget.of(to, several=several)
-    if if_exists not in _IF_EXISTS:
-        raise ExportRejected(f"Expected if_exists out of {', '.join(_IF_EXISTS)}, got {if_exists!r}: correct it.")
+    if if_exists not in IF_EXISTS:
+        raise ExportRejected(f"Expected if_exists out of {', '.join(IF_EXISTS)}, got {if_exists!r}: correct it.")
     replace = if_exists == "replace-own"
     try:
         make_folder(target.folder)
@@ -133,14 +128,14 @@ def publish(
 
 
 def _make(
-    target: ExportTarget, services: Services, write: Callable[[ExportTarget, StagingDir], Manifest], *, replace: bool
+    target: ExportTarget, services: Services, write: Callable[[StagingDir], Manifest], *, replace: bool
 ) -> Manifest:
     """Write a stage of this run, and publish it."""
     services.staged(target.folder)
     stage = stage_of(target, services.uid, services.fence)
     try:
         new_stage(target, services.uid, services.fence)
-        stage.complete(write(target, stage))
+        stage.complete(write(stage))
         drop_incomplete(target, services.uid, services.fence)
     except OSError as error:
         if error.errno in _FULL:
@@ -213,16 +208,16 @@ def commit(target: ExportTarget, services: Services, stage: StagingDir, *, repla
         ) from error
     manifest = _finish(target, services, replace=replace)
     # `publish_completed` must not save this state: by then the export state can hold the position of the job's next file.
-    services.save_export_state(_record(target, manifest))
+    services.save_export_state(committed(target.path.name, as_unicode(str(target.folder)), manifest))
     remove_stages(target, services.uid)
     return manifest
 
 
-def _record(target: ExportTarget, manifest: Manifest) -> bytes:
+def committed(name: str, folder: str, manifest: Manifest) -> bytes:
     """Return the facts of a committed file for people; without the totals if the ledger has no room for them."""
     facts = {
-        "committed": target.path.name,
-        "folder": as_unicode(str(target.folder)),
+        "committed": name,
+        "folder": folder,
         "rows": manifest.rows,
         "bytes": manifest.bytes,
         "sha256": manifest.sha256,
@@ -245,9 +240,9 @@ def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manif
         return manifest
     manifest = _manifest_at(target.manifest)
     if manifest is None or manifest.uid != services.uid:
-        made = "has no manifest of a SteadyWorker job" if manifest is None else f"was made by {_job(manifest)}"
+        made = "has no manifest of a SteadyWorker job" if manifest is None else f"was made by {job_text(manifest)}"
         raise TargetExists(
-            f"target exists: {target.path} {made}; this job, {_job(services)}, did not make it. "
+            f"target exists: {target.path} {made}; this job, {job_text(services)}, did not make it. "
             "Put job.name into the file's name, or move the existing file away"
             + (', or pass if_exists="replace-own".' if manifest and _same_key(manifest, services) else ".")
         )
@@ -362,5 +357,6 @@ def _is_of(manifest: Manifest | None, uid: str) -> bool:
     return manifest is not None and manifest.uid == uid
 
 
-def _job(named: Manifest | Services) -> str:
+def job_text(named: Manifest | Services) -> str:
+    """Return the name of a job, for an error."""
     return f"job {named.uid} of key {named.key!r}" + (f" in queue {named.queue!r}" if named.queue else "")

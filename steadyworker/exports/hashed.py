@@ -1,7 +1,8 @@
-"""A file whose size and hash are computed while it is written, so that no second read is necessary."""
+"""Files whose size and hash are computed while they are written, so that no second read is necessary."""
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import hashlib
 import os
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 
 from steadyworker.errors import ExportError
 
@@ -18,9 +19,46 @@ _AHEAD = 8 << 20  # bytes; the kernel begins to write each piece of this size to
 _SYNC_FILE_RANGE_WRITE = 2  # sync_file_range(2), Linux
 
 
+class OutFile(Protocol):
+    """A new file that is written from start to end, wherever its bytes go; pyarrow calls `flush` and `closed`."""
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes written."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of all bytes written so far, in hex digits."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """True if the file was closed."""
+        ...
+
+    def write(self, data: builtins.bytes | memoryview, /) -> int:
+        """Write, count and hash all these bytes."""
+        ...
+
+    def flush(self) -> None:
+        """Pass the written bytes on, if that is possible at once."""
+        ...
+
+    def sync(self) -> None:
+        """Return when all written bytes are durable."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class HashedFile:
     """
-    A new file, written from start to end.
+    A new file on this host, written from start to end.
 
     Attributes:
         bytes: The number of bytes written.

@@ -125,22 +125,34 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def load(cls, path: Path) -> Manifest:
         """
-        Read a manifest.
+        Read a manifest of this host.
 
         Raises:
             ExportError: The file does not exist, is not a manifest, or has a newer schema.
         """
         try:
-            manifest = msgspec.json.decode(path.read_bytes(), type=cls)
+            data = path.read_bytes()
         except OSError as error:
             raise ExportError(
                 f"Expected a manifest at {path}, got {error.strerror}: check that job.export made this file."
             ) from error
+        return cls.parse(data, str(path))
+
+    @classmethod
+    def parse(cls, data: builtins.bytes, place: str) -> Manifest:
+        """
+        Return the manifest that these bytes are; `place` names them in an error.
+
+        Raises:
+            ExportError: They are not a manifest, or it has a newer schema.
+        """
+        try:
+            manifest = msgspec.json.decode(data, type=cls)
         except msgspec.MsgspecError as error:
-            raise ExportError(f"Expected a manifest at {path}, got another file ({error}): move it away.") from error
+            raise ExportError(f"Expected a manifest at {place}, got another file ({error}): move it away.") from error
         if manifest.schema > SCHEMA:
             raise ExportError(
-                f"Expected a manifest of schema up to {SCHEMA} at {path}, got {manifest.schema}: upgrade steadyworker."
+                f"Expected a manifest of schema up to {SCHEMA} at {place}, got {manifest.schema}: upgrade steadyworker."
             )
         return manifest
 

@@ -18,12 +18,13 @@ from typing import Any
 
 from steadyworker.clock import Clock
 from steadyworker.export import Services
-from steadyworker.exports.commit import publish
 from steadyworker.exports.formats import format_of
-from steadyworker.exports.hashed import HashedFile
+from steadyworker.exports.hashed import OutFile
 from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, versions
+from steadyworker.exports.s3.address import S3
 from steadyworker.exports.several import FilesWriting, Split, writing_files
 from steadyworker.exports.stage import ExportTarget, StagingDir
+from steadyworker.exports.targets import PublishTarget, target_of
 from steadyworker.exports.totals import Totals
 from steadyworker.exports.writing import FileWriting, writing
 
@@ -39,26 +40,28 @@ class ExportOutput:
         split: The rule that divides the rows into files; None for one file.
         sums: The columns to sum, as `Job.export` gets them.
         by: The columns to group the sums by.
-        target: The target; it is known when `publish` writes, as is `stage`.
-        stage: The stage of this run.
+        place: The target of the export.
+        target: The path on this host beside which the run has its stage.
+        stage: The stage of this run; it is known when `publish` writes.
         totals: The counts and sums of the rows so far; they are known in `writing`.
 
     Raises:
         ExportRejected: The format does not fit the target.
     """
 
+    place: PublishTarget
     target: ExportTarget
     stage: StagingDir
     totals: Totals
     _columns: Sequence[str]
     _made: FileWriting | FilesWriting
-    _bytes: HashedFile | FilesWriting
+    _bytes: OutFile | FilesWriting
     _sorted: bool
 
     def __init__(
         self,
         services: Services,
-        to: str | os.PathLike[str],
+        to: str | os.PathLike[str] | S3,
         clock: Clock,
         *,
         format: Any,
@@ -67,19 +70,20 @@ class ExportOutput:
         split: Split | None,
     ) -> None:
         self.services, self.clock, self.split = services, clock, split
-        self.form = format_of(ExportTarget.of(to, several=split is not None), format)
+        self.place = target_of(to, several=split is not None)
+        self.target = self.place.staged
+        self.form = format_of(self.target, format)
         self.sums, self.by = dict(totals or {}), tuple(by)
-        self._to = to
         self._began = clock.monotonic()
 
     def publish(self, write: Callable[[], Manifest], *, if_exists: str) -> Manifest:
-        """Make the output with `write`, and publish it; raise the errors of `commit.publish`."""
+        """Make the output with `write`, and publish it; raise the errors of `PublishTarget.publish`."""
 
-        def staged(target: ExportTarget, stage: StagingDir) -> Manifest:
-            self.target, self.stage, self._began = target, stage, self.clock.monotonic()
+        def staged(stage: StagingDir) -> Manifest:
+            self.stage, self._began = stage, self.clock.monotonic()
             return write()
 
-        return publish(self.services, self._to, staged, if_exists=if_exists, several=self.split is not None)
+        return self.place.publish(self.services, staged, if_exists=if_exists)
 
     def check(self, columns: Sequence[str]) -> Totals:
         """
@@ -100,7 +104,7 @@ class ExportOutput:
         columns: Sequence[str],
         *,
         keys: Sequence[int] = (),
-        out: HashedFile | None = None,
+        out: OutFile | None = None,
         rows: int = 0,
         totals: Sequence[Total] = (),
     ) -> Iterator[FileWriting | FilesWriting]:
@@ -133,7 +137,7 @@ class ExportOutput:
                 self._made = self._bytes
                 yield self._made
         else:
-            with out or HashedFile(self.stage.data) as self._bytes:
+            with out or self.place.open(self.stage) as self._bytes:
                 with writing(self._bytes, self.form, columns, self.totals, rows=rows, keys=keys) as self._made:
                     yield self._made
                 self._bytes.sync()
@@ -164,7 +168,7 @@ class ExportOutput:
             queue=services.queue,
             namespace=services.namespace,
             fence=self.stage.fence,
-            name=self.target.path.name,
+            name=self.place.name,
             query=query,
             parameters=plain(parameters),
             snapshot=snapshot,

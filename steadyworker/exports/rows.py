@@ -5,7 +5,7 @@ A position is the number of rows and bytes so far, the SHA-256 of these bytes, a
 When the bytes are on disk, the export saves its position in the job's export state, and never in the user's checkpoint.
 A job that exports several files has only one position, which is for the current file.
 `Retry(fresh=True)` clears the position.
-An export into several files, or in a format with an index at its end, has no position, and starts from the first row.
+An export into several files, into a bucket, or in a format with an index at its end, has no position, and starts from the first row.
 The next run copies the saved bytes from the earlier stage into its own stage, and hashes them again.
 Then it continues at the saved row.
 If the saved bytes are missing or differ, the next run starts from the first row.
@@ -14,11 +14,11 @@ If the saved bytes are missing or differ, the next run starts from the first row
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ from steadyworker.export import Services
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest, Total, plain, valid_unicode
 from steadyworker.exports.output import ExportOutput
+from steadyworker.exports.s3.address import S3
 from steadyworker.exports.several import FilesWriting, Split
 from steadyworker.exports.sources import Source, check_columns, columns_of
 from steadyworker.exports.stage import drop_incomplete, stage_of, sync_folder
@@ -98,7 +99,7 @@ class RowExport:
     def write(
         self,
         services: Services,
-        to: Path,
+        to: str | os.PathLike[str] | S3,
         *,
         format: Any = None,
         totals: Mapping[str, str] | None = None,
@@ -142,7 +143,9 @@ class _RowRun:
         self._services, self._clock = output.services, output.clock
         self._writing: FileWriting | FilesWriting  # set when the columns are known
         self._restored: tuple[Total, ...] = ()
-        self._resumable = output.form.resumable and output.split is None and callable(export.rows)
+        self._resumable = (
+            output.place.resumable and output.form.resumable and output.split is None and callable(export.rows)
+        )
         self._rows = self._saved_rows = 0
         self._saved_at = self._clock.monotonic()
         self._whole = True  # False while a chunk is half written: SIGTERM can raise Interrupt at any line
@@ -150,7 +153,7 @@ class _RowRun:
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""
         self._target, self._stage = self._output.target, self._output.stage
-        if self._output.split is None:
+        if self._resumable:
             with self._begin() as out:
                 self._stream(out)
         else:
@@ -184,7 +187,7 @@ class _RowRun:
     def _position(self) -> Position | None:
         """Return the position that an earlier run saved for the same export, or None."""
         handle = self._services.export_state()
-        if not self._resumable or not handle:
+        if not handle:
             return None
         try:
             position = msgspec.json.decode(handle, type=Position)
@@ -232,7 +235,7 @@ class _RowRun:
 
         In another order, a killed run could leave a position without its bytes.
         """
-        if out is None or not self._resumable or self._rows == self._saved_rows:
+        if out is None or self._rows == self._saved_rows:
             return
         self._whole = False
         self._writing.flush()

@@ -35,13 +35,14 @@ from pathlib import Path
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.manifest import Manifest
+from steadyworker.text.redaction import redact
 
 STAGES = ".sw-stage"
 SUFFIX = ".manifest.json"
 INSIDE = "_manifest.json"
 """The name of a folder's manifest, in the folder."""
 
-_REMEMBERED = 30 * 86_400.0  # seconds; no ledger keeps a settled job for longer
+REMEMBERED = 30 * 86_400.0  # seconds; no ledger keeps a settled job for longer
 _TRIES = 10
 _NAME_BYTES = 255 - len(SUFFIX)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # with one slash, because Path removes the second one of `://`
@@ -76,8 +77,8 @@ class ExportTarget:
         text = os.fspath(to)
         if _SCHEME.match(text):
             raise ExportRejected(
-                f"Expected a local path to export to, got {text!r}: export to a local folder, then upload the finished "
-                "file. So far, only a local file can be published all or nothing."
+                f"Expected a local path or s3://bucket/key to export to, got {redact(text)!r}: export to one of them, "
+                "then copy the finished file. Other stores cannot publish a file all or nothing, or not as this program knows."
             )
         text = text.rstrip("/") if several else text
         name = Path(text).name
@@ -227,7 +228,7 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
         }
     except FileNotFoundError:
         return ()
-    forgotten = SystemClock().wall() - _REMEMBERED
+    forgotten = SystemClock().wall() - REMEMBERED
     done = frozenset(settled(list(found))) if found else frozenset()
     gone = tuple(sorted(uid for uid, begun in found.items() if uid in done or begun < forgotten))
     for uid in gone:

@@ -25,6 +25,8 @@ import msgspec
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.readers import READERS
+from steadyworker.exports.s3.address import S3, s3_address
+from steadyworker.exports.s3.reading import copied
 from steadyworker.exports.stage import INSIDE, manifest_path
 from steadyworker.exports.values import text
 
@@ -33,7 +35,7 @@ _EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
 _LISTED = 5  # the most differences that an error lists
 
 
-def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] | None = None) -> Manifest:
+def verify(path: str | os.PathLike[str] | S3, *, source: Iterable[Sequence[object]] | None = None) -> Manifest:
     """
     Check a file, or a folder of several files, against its manifest: size, SHA-256, rows, and totals by group.
 
@@ -41,6 +43,7 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
 
     Args:
         path: The file, whose manifest is next to it, or the folder, whose manifest is in it.
+            An object or a folder in a bucket (`"s3://bucket/key"` or `S3`) is copied to this host for the check.
         source: Counts and sums that you queried from the source, one row for each group; they are compared, too.
             A row has the group's values, its row count and its sums, all in the manifest's order
             (`SELECT currency, count(*), sum(amount) … GROUP BY currency`).
@@ -49,7 +52,18 @@ def verify(path: str | os.PathLike[str], *, source: Iterable[Sequence[object]] |
     Raises:
         ExportError: There is no manifest, the file cannot be read in its format, or something differs.
     """
-    file = Path(path)
+    address = s3_address(path)
+    if address is not None:
+        with copied(address) as copy:
+            try:
+                return _verified(copy, source)
+            except ExportError as error:
+                raise ExportError(str(error).replace(str(copy), str(address))) from error
+    assert not isinstance(path, S3)
+    return _verified(Path(path), source)
+
+
+def _verified(file: Path, source: Iterable[Sequence[object]] | None) -> Manifest:
     manifest = Manifest.load(manifest_path(file))
     try:
         if manifest.files is None:

@@ -34,7 +34,8 @@ from tests.brokers.postgres import Cluster, Postgres
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.rabbitmq_stomp import stomp_listener
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5, RocketMQNode, rocketmq_program
-from tests.brokers.shared import MAKERS, POSTGRES, STOMP, Ask, Owner, ask_by
+from tests.brokers.s3proxy import S3Proxy, s3proxy_program
+from tests.brokers.shared import MAKERS, POSTGRES, S3PROXY, STOMP, Ask, Owner, ask_by
 from tests.brokers.stomp_broker import StompBroker
 from tests.brokers.stomp_node import StompNode
 from tests.brokers.trio import Trio
@@ -83,6 +84,7 @@ class Brokers:
         self._stomp: dict[str, StompNode] = {}
         self._rocketmq: dict[type[RocketMQNode], RocketMQNode] = {}
         self._cluster: Cluster | None = None
+        self._s3: S3Proxy | None = None
 
     def rabbitmq(self, series: str) -> RabbitMQ:
         """A RabbitMQ that other tests use at the same time."""
@@ -138,6 +140,15 @@ class Brokers:
         self._cluster.start()
         return self._cluster
 
+    def s3(self) -> str:
+        """The URL of an S3Proxy that other tests use at the same time, each in its own bucket."""
+        if self._ask:
+            return self._ask(S3PROXY).url
+        if not self._s3:
+            self._s3 = S3Proxy()
+        self._s3.start()
+        return self._s3.address.url
+
     def close(self) -> None:
         for node in self._nodes.values():
             node.close()
@@ -146,6 +157,8 @@ class Brokers:
         self.end_rocketmq()
         if self._cluster:
             self._cluster.close()
+        if self._s3:
+            self._s3.close()
 
 
 @contextmanager
@@ -259,6 +272,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(300))  # on a busy machine, 5.4.0 starts in two minutes
         if {"postgres", "postgres_cluster", "database", "pair"} & set(asked):
             item.add_marker("postgres")
+        if "store" in asked:
+            item.add_marker("s3")
         if series and {"rabbitmq_node", "own_broker"} & set(asked):
             folder = "fleet" if item.path.parent.name == "fleet" else "rabbitmq"
             item.add_marker(pytest.mark.xdist_group(f"{folder}-{series.replace(NEWEST, [*SUITES][-1])}"))
@@ -288,6 +303,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any(item.get_closest_marker("postgres") for item in session.items) and not os.environ.get(POSTGRES_URL):
         with suppress(MissingError):
             postgres_programs()
+    if any(item.get_closest_marker("s3") for item in session.items):
+        with suppress(MissingError):
+            s3proxy_program()
     if any("pooler" in getattr(item, "fixturenames", ()) for item in session.items):
         with suppress(MissingError):
             pgbouncer_program()

@@ -23,8 +23,10 @@ from tests.brokers.postgres import Cluster
 from tests.brokers.process import BrokerError, Guard
 from tests.brokers.rabbitmq import Node
 from tests.brokers.rocketmq import RocketMQ4, RocketMQ5
+from tests.brokers.s3proxy import S3Proxy
 
 POSTGRES = "postgres"
+S3PROXY = "s3proxy"
 
 
 class Broker(Protocol):
@@ -52,6 +54,7 @@ MAKERS: dict[str, Callable[[], Broker]] = {
     "rocketmq-4.9": RocketMQ4,
     "rocketmq-5.4": RocketMQ5,
     POSTGRES: Cluster,
+    S3PROXY: S3Proxy,
 }
 """Makes a broker, ready to start, by its name."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from steadyworker import Client, Interrupt, Job, JobStatus, NewJob, Reject, Retry, RetryPolicy, Snooze, Worker
 from steadyworker.export import Services
-from steadyworker.exports import DuckDBExport, Manifest, RowExport
+from steadyworker.exports import S3, DuckDBExport, Manifest, RowExport
 from steadyworker.outcome import Done
 from steadyworker.testing import RunResult, run_one
 
@@ -105,6 +105,7 @@ class Ours:
 def exported(job: Job[bytes]) -> int:
     made: Manifest = job.export(RowExport([(1,)], columns=("id",)), to="out.csv")
     made = job.export(DuckDBExport("SELECT 1 AS id", tables={}, order_by=("id",)), to="sorted.csv")
+    made = job.export(RowExport([(1,)], columns=("id",)), to=S3("s3://bucket/out.csv", region="eu-central-1"))
     return made.rows + job.export(Ours(), to="ours.csv").bytes
 
 

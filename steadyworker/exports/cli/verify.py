@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, ExportError, SourceUnavailable
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.stage import reap
+from steadyworker.exports.s3.address import S3, SCHEME
+from steadyworker.exports.s3.bucket import Bucket
+from steadyworker.exports.s3.stage import reap_bucket
+from steadyworker.exports.stage import STAGES, reap
 from steadyworker.exports.verifying import verify
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
@@ -35,19 +38,20 @@ _REFUSED = re.compile(
 Examples:
   steadyworker verify out/m-17.csv
   steadyworker verify out/*.csv --json | jq .rows
+  steadyworker verify s3://reports/m-17.csv     # copied to this host for the check
   steadyworker verify out/m-17.csv --source sqlite:shop.db \\
       --query "SELECT currency, count(*), sum(cents) FROM payments WHERE merchant = 17 GROUP BY currency"
   steadyworker verify --reap out/        # remove the staging folders of jobs that have ended""",
 )
-@click.argument("files", metavar="FILE...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, type=click.Path())
 @settings("ledger", "state_dir")
 @click.option(
     "--reap",
     "folders",
     multiple=True,
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Remove the staging folders in DIR whose jobs are done or dead in the ledger; can be repeated.",
+    type=click.Path(),
+    help="Remove the staging folders in DIR, or in s3://bucket/folder, whose jobs are done or dead in the ledger; can be repeated.",
 )
 @click.option(
     "--source",
@@ -70,14 +74,14 @@ def command(
     ctx: click.Context,
     options: Options,
     *,
-    files: tuple[Path, ...],
-    folders: tuple[Path, ...],
+    files: tuple[str, ...],
+    folders: tuple[str, ...],
     source: str | None,
     query: str | None,
     as_json: bool,
 ) -> None:
     """
-    Re-read each exported FILE, or folder of files, and compare size, SHA-256, rows and totals with the manifest.
+    Re-read each exported FILE, folder of files or s3:// address, and compare size, SHA-256, rows and totals with the manifest.
 
     Exit code 1 means that at least one file does not match.
     If the source database cannot be reached, the exit code is 69; if it refuses the login or the query, 78.
@@ -89,9 +93,9 @@ def command(
     if folders:
         with open_ledger(options) as ledger:
             for folder in folders:
-                removed = reap(folder, ledger.ended)
+                removed = _reap(folder, ledger.ended)
                 click.echo(
-                    f"{printable(str(folder))}: removed the staging folders of {count_text(len(removed), 'job')}.",
+                    f"{printable(folder)}: removed the staging folders of {count_text(len(removed), 'job')}.",
                     err=True,
                 )
     rows = _source_rows(source, query) if source is not None and query is not None else None
@@ -140,19 +144,41 @@ def _is_away(error: Exception) -> bool:
     return (failed and not _REFUSED.search(str(error))) or state.startswith(("08", "53", "57"))
 
 
-def _verified(file: Path, source: Sequence[Sequence[Any]] | None, *, as_json: bool) -> bool:
+def _rows(cursor: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    return list(cursor)
+
+
+def _reap(folder: str, ended: Callable[[Sequence[str]], Iterable[str]]) -> Sequence[str]:
+    """
+    Remove the stages of ended jobs in a folder of this host or of a bucket.
+
+    Raises:
+        UsageError: There is no such folder, or no boto3.
+    """
+    if folder.startswith(SCHEME):
+        try:
+            with closing(Bucket(S3(f"{folder.rstrip('/')}/{STAGES}"))) as bucket:
+                return reap_bucket(bucket, ended)
+        except ExportError as error:
+            raise click.UsageError(str(error)) from error
+    if not Path(folder).is_dir():
+        raise click.UsageError(f"Expected a folder for --reap, got {folder!r}: correct it.")
+    return reap(Path(folder), ended)
+
+
+def _verified(file: str, source: Sequence[Sequence[Any]] | None, *, as_json: bool) -> bool:
     try:
         manifest = verify(file, source=source)
     except ExportError as error:
         if as_json:
-            json_line({"file": str(file), "ok": False, "error": str(error)})
+            json_line({"file": file, "ok": False, "error": str(error)})
         else:
-            click.echo(f"{click.style('failed', fg='red')}  {printable(str(file))}: {printable(str(error))}")
+            click.echo(f"{click.style('failed', fg='red')}  {printable(file)}: {printable(str(error))}")
         return False
     if as_json:
-        json_line({"file": str(file), "ok": True, **msgspec.to_builtins(manifest)})
+        json_line({"file": file, "ok": True, **msgspec.to_builtins(manifest)})
     else:
-        click.echo(f"{click.style('ok', fg='green')}  {printable(str(file))}: {_summary(manifest)}")
+        click.echo(f"{click.style('ok', fg='green')}  {printable(file)}: {_summary(manifest)}")
     return True
 
 

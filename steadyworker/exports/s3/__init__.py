@@ -1,0 +1,47 @@
+"""
+Exports into a bucket: one object that appears whole or not at all, or a folder of objects with a manifest as its commit.
+
+::
+
+    step                                              if the run is killed after this step, the next run
+    ────────────────────────────────────────────────  ─────────────────────────────────────────────────────
+    put the run's record                              ends an upload that has no record, and begins one
+    CreateMultipartUpload, with the job's uid         does the same
+    put the run's record with the upload's id         continues this upload
+    UploadPart …, while later rows are rendered       makes the rows again, and leaves out the parts that are there
+    put the manifest and the list of parts            requests permission and completes, computes nothing
+    request permission to commit                      does the same
+    CompleteMultipartUpload, If-None-Match: *         finds its own object by the uid, puts the manifest
+    put OBJECT.manifest.json                          removes the stage, returns the manifest
+    remove the stage                                  returns the manifest
+
+- Until Complete, readers see nothing: the parts of an upload are no object.
+- The first request of a run is for the object; the object's metadata has the uid of the job that made it.
+- `If-None-Match` lets only the first of two jobs complete; the second finds the object's uid, and raises TargetExists.
+- The stage is in the bucket, so the next run can be on another host.
+- A part is left out if the bucket lists it with the same size and SHA-256, or without a SHA-256 with the same MD5.
+  Equal rows make equal parts, so a run that comes again uploads only what is missing; it makes all rows again.
+- A run of the same job that was frozen can only complete the parts that the stage lists.
+
+Several files are made on this host first, because many of them are open at a time.
+Then they are put one by one, and their manifest last.
+A reader who begins with `_manifest.json` sees all files or none.
+
+What a killed job leaves is removed when a job exports to the same folder of the bucket, or by `steadyworker verify --reap s3://…`.
+A life-cycle rule (AbortIncompleteMultipartUpload) is a good second guard.
+
+The rights: `s3:GetObject`, `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipartUpload` and `s3:ListMultipartUploadParts` for objects,
+`s3:ListBucket` and `s3:ListBucketMultipartUploads` for the bucket, and those of the KMS key.
+
+| file | content |
+|---|---|
+| `address.py` | `S3`: the address and its options |
+| `bucket.py` | requests to a bucket, and their errors |
+| `stage.py` | the records of a job's runs in the bucket, and their removal |
+| `upload.py` | the parts of one object |
+| `run.py` | what the publication of an object and of a folder share |
+| `object.py` | the publication of one object |
+| `folder.py` | the publication of several objects |
+| `target.py` | `S3Target`, which publishes with these |
+| `reading.py` | objects copied to this host, for `verify` |
+"""

@@ -1,0 +1,264 @@
+"""
+Requests to a bucket, by boto3, and the meaning of their errors.
+
+The SDK repeats a request that was throttled or got no answer, six times in about half a minute.
+What is left then is an ExportError, and the job's next attempt continues.
+An error that each attempt would meet again, such as a bucket that does not exist, is an ExportRejected.
+A wrong or expired login is an ExportError, because an operator can renew it while the job waits for its next attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.s3.address import S3
+from steadyworker.text.redaction import redact
+
+CONNECTIONS = 4
+"""The number of parts or files that go up at the same time."""
+
+_TRIES = 6
+_CONNECT_WITHIN, _READ_WITHIN = 10, 60  # seconds; S3 sends spaces while a Complete takes longer
+
+_LOGIN = {
+    "ExpiredToken": "renew the credentials",
+    "ExpiredTokenException": "renew the credentials",
+    "InvalidAccessKeyId": "correct the credentials",
+    "InvalidClientTokenId": "correct the credentials",
+    "InvalidToken": "renew the credentials",
+    "RequestExpired": "renew the credentials, and check this host's clock",
+    "RequestTimeTooSkewed": "set this host's clock",
+    "SignatureDoesNotMatch": "correct the credentials",
+    "TokenRefreshRequired": "renew the credentials",
+}
+"""The errors of credentials, each with its remedy."""
+
+_NEVER = {
+    "AccessDenied": "give this job's credentials the rights that `steadyworker.exports.s3` lists",
+    "AllAccessDisabled": "use another bucket",
+    "AuthorizationHeaderMalformed": "set the bucket's own region: S3(…, region=…), or AWS_DEFAULT_REGION",
+    "IllegalLocationConstraintException": "set the bucket's own region: S3(…, region=…), or AWS_DEFAULT_REGION",
+    "InvalidArgument": "correct the options of S3(…)",
+    "InvalidBucketName": "correct the bucket's name",
+    "InvalidStorageClass": "correct storage_class of S3(…)",
+    "KeyTooLongError": "shorten the key",
+    "MethodNotAllowed": "use a server that has S3's multipart uploads and If-None-Match",
+    "NoSuchBucket": "create the bucket, or correct its name",
+    "NotImplemented": "use a server that has S3's multipart uploads and If-None-Match",
+    "PermanentRedirect": "set the bucket's own region: S3(…, region=…), or AWS_DEFAULT_REGION",
+}
+"""The errors that each attempt meets again, each with its remedy."""
+
+_CONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_PARTS = frozenset({"InvalidPart", "InvalidPartOrder"})
+_BUSY = frozenset({"SlowDown", "RequestTimeout", "TooManyRequests", "429"})
+_MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "NoSuchVersion", "NotFound", "404"})
+
+
+class AbsentError(Exception):
+    """An object or an upload that does not exist."""
+
+
+class ConditionError(Exception):
+    """A condition of the request (`If-None-Match`) that did not hold."""
+
+
+class PartsDifferError(Exception):
+    """An upload whose parts are other ones than those that were to be completed."""
+
+
+class Bucket:
+    """
+    The bucket of an address; its methods are thread-safe.
+
+    Attributes:
+        address: The address.
+
+    Raises:
+        ExportError: boto3 is not installed, or the SDK's settings are invalid.
+    """
+
+    def __init__(self, address: S3) -> None:
+        self.address = address
+        with self._errors("connect"):
+            self._client = _client(address)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def call(self, operation: str, **arguments: Any) -> Any:
+        """
+        Send one request to the bucket, and return the answer.
+
+        Raises:
+            AbsentError: The object or the upload does not exist.
+            ConditionError: A condition of the request did not hold.
+            PartsDifferError: The upload has other parts.
+            ExportRejected: Each attempt would get this error again.
+            ExportError: The request failed.
+        """
+        with self._errors(operation):
+            return getattr(self._client, operation)(Bucket=self.address.bucket, **arguments)
+
+    def head(self, key: str) -> Any | None:
+        """Return an object's metadata and size; None if it does not exist."""
+        try:
+            return self.call("head_object", Key=key)
+        except AbsentError:
+            return None
+
+    def read(self, key: str) -> bytes | None:
+        """Return an object's bytes; None if it does not exist."""
+        try:
+            answer = self.call("get_object", Key=key)
+        except AbsentError:
+            return None
+        with self._errors("get_object"):
+            data: bytes = answer["Body"].read()
+        return data
+
+    def copy_to(self, key: str, file: Any) -> None:
+        """
+        Write an object's bytes to a file of this host.
+
+        Raises:
+            AbsentError: The object does not exist.
+            ExportError: The request failed.
+        """
+        body = self.call("get_object", Key=key)["Body"]
+        with self._errors("get_object"):
+            for piece in body.iter_chunks(1 << 20):
+                file.write(piece)
+
+    def put(self, key: str, data: Any, *, over: bool = True, **options: Any) -> None:
+        """
+        Put an object, with bytes or an open file as its content.
+
+        Args:
+            key: The object's key.
+            data: The content.
+            over: True to replace an object of this key.
+            options: More arguments of PutObject.
+
+        Raises:
+            ConditionError: `over` is False, and there is such an object.
+            ExportError: The request failed.
+        """
+        condition = {} if over else {"IfNoneMatch": "*"}
+        self.call("put_object", Key=key, Body=data, **condition, **options)
+
+    def delete(self, keys: list[str]) -> None:
+        """Delete these objects, one by one, because not each server deletes several at once."""
+        for key in keys:
+            self.call("delete_object", Key=key)
+
+    def objects(self, prefix: str) -> list[Any]:
+        """Return what the bucket lists of the objects with this prefix."""
+        with self._errors("list_objects_v2"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.address.bucket, Prefix=prefix)
+            return [found for page in pages for found in page.get("Contents", ())]
+
+    def uploads(self, key: str) -> list[Any]:
+        """Return what the bucket lists of the unfinished uploads to this key."""
+        with self._errors("list_multipart_uploads"):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self.address.bucket, Prefix=key
+            )
+            return [found for page in pages for found in page.get("Uploads", ()) if found["Key"] == key]
+
+    def parts(self, key: str, upload: str) -> list[Any]:
+        """
+        Return what the bucket lists of an upload's parts.
+
+        Raises:
+            AbsentError: The upload does not exist.
+            ExportError: The request failed.
+        """
+        with self._errors("list_parts"):
+            pages = self._client.get_paginator("list_parts").paginate(
+                Bucket=self.address.bucket, Key=key, UploadId=upload
+            )
+            return [found for page in pages for found in page.get("Parts", ())]
+
+    def link(self, seconds: int) -> str:
+        """Return a URL by which anyone can read the object for this time."""
+        with self._errors("sign a link"):
+            url: str = self._client.generate_presigned_url(
+                "get_object", {"Bucket": self.address.bucket, "Key": self.address.key}, seconds
+            )
+            return url
+
+    @contextmanager
+    def _errors(self, operation: str) -> Iterator[None]:
+        """Raise the errors of boto3 as those of `call`."""
+        exceptions = _exceptions()
+        try:
+            yield
+        except exceptions.ClientError as error:
+            raise self._refused(operation, error.response) from error
+        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+            raise self._failed(ExportError, operation, str(error), "give the AWS SDK's settings credentials") from error
+        except (exceptions.BotoCoreError, OSError) as error:
+            raise self._failed(
+                ExportError, operation, str(error), "check the endpoint, the network and the SDK's settings"
+            ) from error
+
+    def _refused(self, operation: str, response: Any) -> Exception:
+        found, status = response.get("Error", {}), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        code, text = str(found.get("Code", "")), str(found.get("Message", ""))
+        shown = f"{code} ({text})" if text else code
+        for codes, kind in ((_MISSING, AbsentError), (_CONDITION, ConditionError), (_PARTS, PartsDifferError)):
+            if code in codes:
+                return kind(shown)
+        if code in _NEVER or code.startswith("KMS."):
+            remedy = _NEVER.get(code, "correct the KMS key, its state and its rights")
+            return self._failed(ExportRejected, operation, shown, remedy)
+        if code in _LOGIN:
+            remedy = _LOGIN[code]
+        elif status >= HTTPStatus.INTERNAL_SERVER_ERROR or code in _BUSY:
+            remedy = f"the store did not accept it in {_TRIES} tries, and the next run continues"
+        else:
+            remedy = "check the options of S3(…), the rights of the credentials and the bucket's region"
+        return self._failed(ExportError, operation, shown, remedy)
+
+    def _failed(self, kind: type[ExportError], operation: str, got: str, remedy: str) -> ExportError:
+        """Return the error of a request to this address."""
+        return kind(f"Expected the bucket to accept {operation} for {self.address}, got {redact(got):.500}: {remedy}.")
+
+
+def _client(address: S3) -> Any:
+    """Return a client, which threads can share."""
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as error:
+        raise ExportError(
+            "Expected boto3 for a target in a bucket, got no such module: run pip install 'steadyworker[s3]'."
+        ) from error
+    session = boto3.Session(profile_name=address.profile, region_name=address.region)
+    config = Config(
+        signature_version="s3v4",
+        connect_timeout=_CONNECT_WITHIN,
+        read_timeout=_READ_WITHIN,
+        max_pool_connections=CONNECTIONS + 1,
+        retries={"mode": "standard", "total_max_attempts": _TRIES},
+        # Otherwise the SDK sends checksums in a form that older servers store as part of the object.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    return session.client("s3", endpoint_url=address.endpoint, config=config)
+
+
+def _exceptions() -> Any:
+    try:
+        import botocore.exceptions
+    except ImportError as error:
+        raise ExportError(
+            "Expected boto3 for a target in a bucket, got no such module: run pip install 'steadyworker[s3]'."
+        ) from error
+    return botocore.exceptions

@@ -1,0 +1,145 @@
+"""The publication of one object; the package's docstring shows the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
+from steadyworker.export import Services
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError, PartsDifferError
+from steadyworker.exports.s3.run import BucketRun
+from steadyworker.exports.s3.stage import UID, CompleteStage, RunRecord, UploadedPart
+from steadyworker.exports.s3.upload import PartsUpload
+from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir, new_stage
+
+
+class ObjectRun(BucketRun):
+    """
+    One run that publishes one object.
+
+    Attributes:
+        upload: The upload of the object's bytes, known when the rows are written.
+    """
+
+    upload: PartsUpload
+
+    def __init__(self, bucket: Bucket, staged: ExportTarget, services: Services) -> None:
+        super().__init__(bucket, staged, services, bucket.address.key + SUFFIX)
+
+    def made(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
+        """Make the object, or finish what an earlier run has begun, and return its manifest."""
+        if (manifest := self._finished()) is not None:
+            return self.cleared(manifest)
+        complete = self.stage.read() or self._write(write)
+        return self.committed(self._complete(complete))
+
+    def left(self, error: Interrupt | ExportRejected) -> bool:
+        """Remove what no later run can use after this error."""
+        if isinstance(error, Interrupt) and error.reason == "cancelled":
+            with suppress(TargetExists):
+                self._finished()  # an interrupt can come between Complete and the manifest
+        return super().left(error)
+
+    def _finished(self) -> Manifest | None:
+        """
+        Return the manifest of this job's object, and put it if it is missing; None if there is no object.
+
+        Raises:
+            TargetExists: Another job or program made the object, or the object has no manifest.
+        """
+        head, manifest = self.bucket.head(self.address.key), self.manifest()
+        uid = None if head is None else head["Metadata"].get(UID)
+        if head is None:
+            if manifest is not None and manifest.uid != self.services.uid:
+                raise TargetExists(
+                    f"target exists: {self.manifest_url} exists without its object. Remove it, or export to another key."
+                )
+            return None
+        if uid != self.services.uid:
+            raise self.exists(self.address.key, uid, manifest)
+        complete = self.stage.read()
+        if complete is not None:
+            return self.put_manifest(complete.manifest)
+        if manifest is None or manifest.uid != uid or manifest.bytes != head["ContentLength"]:
+            raise TargetExists(
+                f"target exists: {self.address} was made by this job, but does not have the manifest of its bytes. Move it away."
+            )
+        return manifest
+
+    def _write(self, write: Callable[[StagingDir], Manifest]) -> CompleteStage:
+        """Upload the rows, and put what completes the object."""
+        stage = new_stage(self.staged, self.services.uid, self.services.fence)
+        try:
+            id, there = self._begin()
+            self.upload = PartsUpload(
+                self.bucket,
+                id,
+                there,
+                check=self.services.check,
+                moved=lambda: self.services.progress(None, None, "uploading the last parts"),
+            )
+            with self.upload:
+                manifest = write(stage)
+        except AbsentError as error:
+            self.services.may_commit()  # raises Interrupt if a later run owns the job, and has completed the upload
+            raise ExportError(
+                f"Expected the upload of {self.address} to go on, got {error}: see what ends uploads there. "
+                "The next run begins a new upload."
+            ) from error
+        finally:
+            stage.remove()
+        self.services.may_commit()  # a stale run must not put it after a later run has removed the stage
+        return self.stage.complete(CompleteStage(upload=id, parts=tuple(self.upload.parts), manifest=manifest))
+
+    def _begin(self) -> tuple[str, list[Mapping[str, Any]]]:
+        """Return the upload of an earlier run of this job and its parts, or a new upload."""
+        options = self.options(self.address.name)
+        known = {name: value for name, value in options.items() if name != "Metadata"}
+        new = RunRecord(key=self.address.key, options={**known, "part_bytes": self.address.part_bytes})
+        records = self.stage.records()
+        for record in records.values():
+            if record.upload is not None and record.options == new.options:
+                with suppress(AbsentError):
+                    there = self.bucket.parts(self.address.key, record.upload)
+                    self.stage.record(self.services.fence, record)
+                    return record.upload, there
+        if records:
+            self.stage.remove()  # uploads with other options, and those that no run could record
+        self.stage.record(self.services.fence, new)
+        upload: str = self.bucket.call(
+            "create_multipart_upload", Key=self.address.key, ChecksumAlgorithm="SHA256", **options
+        )["UploadId"]
+        self.stage.record(self.services.fence, RunRecord(key=new.key, upload=upload, options=new.options))
+        return upload, []
+
+    def _complete(self, complete: CompleteStage) -> Manifest:
+        """Complete the upload, and put the manifest."""
+        self.services.may_commit()
+        try:
+            self.bucket.call(
+                "complete_multipart_upload",
+                Key=self.address.key,
+                UploadId=complete.upload,
+                MultipartUpload={"Parts": [_listed(part) for part in complete.parts]},
+                IfNoneMatch="*",
+            )
+        except (ConditionError, AbsentError, PartsDifferError) as error:
+            if (
+                manifest := self._finished()
+            ) is not None:  # another run has completed it, or this one without an answer
+                return manifest
+            self.services.may_commit()
+            self.stage.reopen()
+            raise ExportError(
+                f"Expected the upload of {self.address} to be complete, got {error}: see what ends or changes uploads there. "
+                "The next run makes the object again."
+            ) from error
+        return self.put_manifest(complete.manifest)
+
+
+def _listed(part: UploadedPart) -> dict[str, Any]:
+    """Return a part as CompleteMultipartUpload expects it."""
+    return {"PartNumber": part.number, "ETag": part.etag, "ChecksumSHA256": part.sha256}

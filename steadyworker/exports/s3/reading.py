@@ -1,0 +1,110 @@
+"""What reads a published export in a bucket: a link for a user's browser, and a copy on this host for `verify`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from steadyworker.clock import Clock, SystemClock
+from steadyworker.errors import ExportError
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.s3.address import S3
+from steadyworker.exports.s3.bucket import Bucket
+from steadyworker.exports.stage import INSIDE, SUFFIX
+from steadyworker.units import parse_seconds
+
+_LONGEST = 7 * 86_400  # seconds; signature version 4 allows no later end
+
+
+class DownloadLink(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A URL by which anyone can read one object until it ends; so it is as secret as the object.
+
+    Attributes:
+        url: The URL.
+        ends_at: The end, ISO 8601 in UTC.
+    """
+
+    url: str
+    ends_at: str
+
+
+def download_link(to: str | S3, lifetime: float | timedelta | str, *, clock: Clock | None = None) -> DownloadLink:
+    """
+    Return a link to an exported object, for a `job.result` that only its user sees.
+
+    The link is signed on this host, without a request.
+    If the credentials are temporary, as those of a container or an instance are, the link ends with them at the latest.
+
+    Args:
+        to: The object, as `Job.export` got it.
+        lifetime: Seconds, a timedelta, or a text such as "12h"; at most 7 days.
+        clock: Its wall time gives the end.
+
+    Raises:
+        ValueError: The lifetime is not between 1 second and 7 days.
+        ExportError: There is no boto3, or there are no credentials.
+    """
+    seconds = int(parse_seconds(lifetime))
+    if not 1 <= seconds <= _LONGEST:
+        raise ValueError(f"Expected a lifetime from 1 second to 7 days, got {lifetime!r}: correct it.")
+    address = to if isinstance(to, S3) else S3(to)
+    with closing(Bucket(address)) as bucket:
+        url = bucket.link(seconds)
+    ends = datetime.fromtimestamp((clock or SystemClock()).wall(), UTC) + timedelta(seconds=seconds)
+    return DownloadLink(url=url, ends_at=ends.isoformat(timespec="seconds"))
+
+
+@contextmanager
+def copied(address: S3) -> Iterator[Path]:
+    """
+    Yield the path of a copy of the object or the folder on this host, with its manifest, as `Local` makes them.
+
+    The copy is in a private folder below the system's folder for temporary files, and is removed at the end.
+
+    Raises:
+        ExportError: There is no manifest, or the bucket does not give an object.
+    """
+    with closing(Bucket(address)) as bucket, tempfile.TemporaryDirectory(prefix="steadyworker-verify-") as made:
+        local = Path(made) / address.name
+        inside = None if address.url.endswith("/") else bucket.read(address.key + SUFFIX)
+        if inside is not None:
+            local.with_name(local.name + SUFFIX).write_bytes(inside)
+            _copy(bucket, address.key, local, Manifest.parse(inside, f"{address}{SUFFIX}").bytes)
+        else:
+            _copy_folder(bucket, address, local)
+        yield local
+
+
+def _copy_folder(bucket: Bucket, address: S3, local: Path) -> None:
+    data = bucket.read(f"{address.key}/{INSIDE}")
+    if data is None:
+        raise ExportError(
+            f"Expected a manifest at {address}{SUFFIX} or {address}/{INSIDE}, got none: check that job.export made this object."
+        )
+    local.mkdir()
+    (local / INSIDE).write_bytes(data)
+    sizes = {file.name: file.bytes for file in Manifest.parse(data, f"{address}/{INSIDE}").files or ()}
+    for each in bucket.objects(f"{address.key}/"):
+        name = each["Key"].removeprefix(f"{address.key}/")
+        if name != INSIDE and ".." not in name.split("/"):
+            path = local / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _copy(bucket, each["Key"], path, sizes.get(name, 0))
+
+
+def _copy(bucket: Bucket, key: str, path: Path, expected: int) -> None:
+    """Copy an object, if there is one; of one with a wrong size copy only the size, because `verify` compares the sizes first."""
+    head = bucket.head(key)
+    if head is None:
+        return
+    with path.open("wb") as file:
+        if head["ContentLength"] == expected:
+            bucket.copy_to(key, file)
+        else:
+            file.truncate(head["ContentLength"])

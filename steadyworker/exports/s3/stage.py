@@ -1,0 +1,238 @@
+"""
+The stage of a job in a bucket: the records of its runs, and what a later run needs to complete the object.
+
+::
+
+    FOLDER/.sw-stage/<uid>/<digest>/<fence>.json     one for each run: its upload, or none yet
+    FOLDER/.sw-stage/<uid>/<digest>/complete.json    the manifest and the parts; with it the stage is complete
+
+`digest` is `ExportTarget.digest` of the target.
+Each run writes only its own record, so a run that was frozen changes nothing of a later one.
+`complete.json` is put once, with If-None-Match; so all runs of a job complete the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from steadyworker.clock import SystemClock
+from steadyworker.errors import ExportError
+from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
+from steadyworker.exports.stage import INSIDE, REMEMBERED, STAGES
+
+UID = "sw-uid"
+"""The metadata that names the job of an object."""
+
+_COMPLETE = "complete.json"
+_SOON = timedelta(minutes=10)
+"""The time from a run's first record to its upload: the SDK's tries take half a minute."""
+
+
+class UploadedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A part of an upload.
+
+    Attributes:
+        number: Its number, from 1.
+        etag: The server's name of its content.
+        bytes: Its size.
+        sha256: Its SHA-256 as Base64; a server that has stored it demands it for Complete.
+    """
+
+    number: int
+    etag: str
+    bytes: int
+    sha256: str
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One run of a job, in the bucket.
+
+    Attributes:
+        key: The key of the object.
+        upload: The id of the run's upload; None before the upload begins.
+        options: The upload's size of parts, KMS key and storage class.
+        several: True if the key is of a folder, whose objects have no such uploads.
+    """
+
+    key: str
+    upload: str | None = None
+    options: Mapping[str, Any] = {}
+    several: bool = False
+
+
+class CompleteStage(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a run needs to complete the object, without any row.
+
+    Attributes:
+        upload: The id of the upload.
+        parts: Its parts, in order.
+        manifest: The object's manifest.
+    """
+
+    upload: str
+    parts: tuple[UploadedPart, ...]
+    manifest: Manifest
+
+
+class BucketStage:
+    """
+    The stage of one job for one target.
+
+    Args:
+        bucket: The bucket.
+        uid: The job's uid.
+        digest: The target's digest.
+    """
+
+    def __init__(self, bucket: Bucket, uid: str, digest: str) -> None:
+        self._bucket, self._digest = bucket, digest
+        self._all = f"{bucket.address.folder}{STAGES}/"
+        self._prefix = f"{self._all}{uid}/{digest}/"
+
+    def records(self) -> dict[int, RunRecord]:
+        """Return the records of the job's runs by their fences, the newest first."""
+        names = {found["Key"].removeprefix(self._prefix) for found in self._bucket.objects(self._prefix)}
+        fences = sorted((int(name[:-5]) for name in names if name[:-5].isdecimal()), reverse=True)
+        found = {fence: _record(self._bucket, f"{self._prefix}{fence}.json") for fence in fences}
+        return {fence: record for fence, record in found.items() if record is not None}
+
+    def record(self, fence: int, record: RunRecord) -> None:
+        """Put the record of a run."""
+        self._bucket.put(f"{self._prefix}{fence}.json", msgspec.json.encode(record))
+
+    def complete(self, complete: CompleteStage) -> CompleteStage:
+        """Put what completes the object, or return what an earlier run of the job has put."""
+        try:
+            self._bucket.put(self._prefix + _COMPLETE, msgspec.json.encode(complete), over=False)
+        except ConditionError:
+            return self.read() or complete
+        return complete
+
+    def read(self) -> CompleteStage | None:
+        """Return what completes the object; None if no run has put it."""
+        data = self._bucket.read(self._prefix + _COMPLETE)
+        try:
+            return None if data is None else msgspec.json.decode(data, type=CompleteStage)
+        except msgspec.MsgspecError:
+            return None
+
+    def reopen(self) -> None:
+        """Remove what completes the object, because the upload no longer has these parts."""
+        self._bucket.delete([self._prefix + _COMPLETE])
+
+    def remove(self) -> None:
+        """End all uploads of the job's runs for this target, and remove the stage."""
+        _remove(self._bucket, self._prefix, self._all)
+
+    def leave(self, fence: int, *, ended: bool) -> bool:
+        """
+        Remove what the run with this fence has put and no later run uses, and return whether there is no later run.
+
+        Args:
+            fence: The run's fence.
+            ended: True if the job has ended, so that the whole stage is removed.
+        """
+        records = self.records()
+        if max(records, default=0) <= fence:
+            if ended:
+                self.remove()
+            return True
+        mine = records.pop(fence, None)
+        if mine is not None and mine.upload not in {record.upload for record in records.values()}:
+            _abort(self._bucket, mine)
+            self._bucket.delete([f"{self._prefix}{fence}.json"])
+        return False
+
+
+def reap_bucket(bucket: Bucket, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "") -> tuple[str, ...]:
+    """
+    Remove the stages of settled jobs in the address's folder of the bucket, as `stage.reap` does on a disk, and return the jobs' uids.
+
+    Args:
+        bucket: The bucket.
+        settled: A function that gets uids, and returns the uids that are done or dead in the ledger.
+        but: A uid that stays.
+    """
+    stages = f"{bucket.address.folder}{STAGES}/"
+    newest: dict[str, datetime] = {}
+    for found in bucket.objects(stages):
+        uid = found["Key"].removeprefix(stages).partition("/")[0]
+        newest[uid] = max(found["LastModified"], newest.get(uid, found["LastModified"]))
+    newest.pop(but, None)
+    forgotten = SystemClock().wall() - REMEMBERED
+    done = frozenset(settled(list(newest))) if newest else frozenset()
+    gone = tuple(sorted(uid for uid, at in newest.items() if uid in done or at.timestamp() < forgotten))
+    for uid in gone:
+        for record in [*_records(bucket, f"{stages}{uid}/")]:
+            if record.several:
+                withdraw(bucket, record.key, uid)
+        _remove(bucket, f"{stages}{uid}/", stages)
+    return gone
+
+
+def withdraw(bucket: Bucket, folder: str, uid: str) -> None:
+    """Remove the objects that a job has put into a folder, if the job has put no manifest after them."""
+    if bucket.read(f"{folder}/{INSIDE}") is not None:
+        return
+    for each in bucket.objects(f"{folder}/"):
+        head = bucket.head(each["Key"])
+        if head is not None and head["Metadata"].get(UID) == uid:
+            bucket.delete([each["Key"]])
+
+
+def _remove(bucket: Bucket, prefix: str, stages: str) -> None:
+    """End the uploads that the records with this prefix name, and remove all objects with this prefix."""
+    found = bucket.objects(prefix)
+    for each in found:
+        record = None if each["Key"].endswith(f"/{_COMPLETE}") else _record(bucket, each["Key"])
+        if record is not None:
+            _abort(bucket, record)
+            if record.upload is None and not record.several:
+                _end_unrecorded(bucket, record.key, each["LastModified"], stages)
+    bucket.delete([each["Key"] for each in found])
+
+
+def _end_unrecorded(bucket: Bucket, key: str, began: datetime, stages: str) -> None:
+    """
+    End the upload that a run has begun, and could not record before it was killed.
+
+    The bucket does not list whose an upload is.
+    So this is an upload to the run's key that no record names, and that began in the ten minutes after the run's first record.
+    """
+    with suppress(ExportError):  # without the right to list uploads, the bucket's life-cycle rule ends them
+        new = [each for each in bucket.uploads(key) if timedelta(seconds=-1) <= each["Initiated"] - began <= _SOON]
+        known = {record.upload for record in _records(bucket, stages)} if new else set()
+        for each in new:
+            if each["UploadId"] not in known:
+                _abort(bucket, RunRecord(key=key, upload=each["UploadId"]))
+
+
+def _records(bucket: Bucket, prefix: str) -> Iterator[RunRecord]:
+    """Yield the records of runs whose keys have this prefix."""
+    for each in bucket.objects(prefix):
+        if not each["Key"].endswith(f"/{_COMPLETE}") and (record := _record(bucket, each["Key"])) is not None:
+            yield record
+
+
+def _record(bucket: Bucket, key: str) -> RunRecord | None:
+    data = bucket.read(key)
+    try:
+        return None if data is None else msgspec.json.decode(data, type=RunRecord)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _abort(bucket: Bucket, record: RunRecord) -> None:
+    """End the upload of a record; do nothing if it has ended."""
+    if record.upload is not None:
+        with suppress(AbsentError):
+            bucket.call("abort_multipart_upload", Key=record.key, UploadId=record.upload)

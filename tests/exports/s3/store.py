@@ -1,0 +1,161 @@
+"""A bucket of the tests' own, on S3Proxy: its client, its rows to export, and a proxy in front that spoils answers."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from steadyworker.exports.rows import RowExport
+from steadyworker.exports.s3.address import S3
+
+PART = 5 << 20
+_WIDTH = 1_000
+_BATCH = 5_000
+
+
+@dataclass
+class Store:
+    """A bucket, and what a test asks of it by a client that is not the code under test."""
+
+    client: Any
+    bucket: str
+    endpoint: str
+
+    def at(self, key: str, **options: Any) -> S3:
+        return S3(f"s3://{self.bucket}/{key}", **{"endpoint": self.endpoint, "part_bytes": PART, **options})
+
+    def names(self) -> list[str]:
+        return [each["Key"] for each in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", [])]
+
+    def uploads(self) -> list[str]:
+        return [each["Key"] for each in self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])]
+
+    def parts(self, key: str) -> list[int]:
+        """The numbers of the parts of each unfinished upload to this key."""
+        found = []
+        for each in self.client.list_multipart_uploads(Bucket=self.bucket).get("Uploads", []):
+            if each["Key"] == key:
+                listed = self.client.list_parts(Bucket=self.bucket, Key=key, UploadId=each["UploadId"])
+                found += [part["PartNumber"] for part in listed.get("Parts", [])]
+        return found
+
+    def read(self, key: str) -> bytes:
+        data: bytes = self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        return data
+
+    def put(self, key: str, data: bytes, **metadata: str) -> None:
+        self.client.put_object(Bucket=self.bucket, Key=key, Body=data, Metadata=metadata)
+
+
+def wide(count: int = 25_000, marks: str = "") -> RowExport:
+    """Rows of about 1,000 bytes: 25,000 of them make five parts."""
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
+    def rows(start: int) -> Iterator[pa.RecordBatch]:
+        for first in range(start, count, _BATCH):
+            numbers = range(first, min(first + _BATCH, count))
+            texts = [f"{number:09}{marks}".ljust(_WIDTH, "x") for number in numbers]
+            yield pa.record_batch([pa.array(numbers, pa.int64()), pa.array(texts)], schema=schema)
+
+    return RowExport(rows, columns=("id", "text"), description="wide")
+
+
+@dataclass
+class Request:
+    """A request that the proxy has received."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_part(self) -> bool:
+        return self.method == "PUT" and "partNumber=" in self.query
+
+
+Rule = Callable[[Request], tuple[int, str] | None]
+"""Return the status and S3's code for an error instead of the server's answer; None lets the request through."""
+
+
+@dataclass
+class Front:
+    """A proxy in front of the server; `rule` can be set at any time."""
+
+    endpoint: str
+    rule: Rule = lambda _: None
+    change: Callable[[Request, bytes], bytes] = lambda _, body: body
+    seen: list[Request] = field(default_factory=list)
+    listed: int = 0
+    """The number of parts in the server's last answer to ListParts; parts of a killed process can still arrive before it."""
+
+    def parts(self) -> int:
+        """The number of parts that were sent; one that was sent twice, because the server was slow, counts once."""
+        return len({request.query for request in self.seen if request.is_part})
+
+
+@contextmanager
+def front(server: str) -> Iterator[Front]:
+    """Run a proxy in front of a server of S3's requests."""
+    to = urlsplit(server)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing."""
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            path, _, query = self.path.partition("?")
+            request = Request(self.command, path, query, dict(self.headers), body)
+            made.seen.append(request)
+            spoiled = made.rule(request)
+            if spoiled is not None:
+                status, code = spoiled
+                text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as the test wants</Message></Error>"
+                self._answer(status, {"Content-Type": "application/xml"}, text.encode())
+                return
+            connection = http.client.HTTPConnection(to.hostname or "", to.port or 80, timeout=60)
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+            connection.request(self.command, self.path, body, headers)
+            answer = connection.getresponse()
+            got = made.change(request, answer.read())
+            if request.method == "GET" and "uploadId=" in request.query:
+                made.listed = got.count(b"<PartNumber>")
+            self._answer(answer.status, dict(answer.getheaders()), got)
+            connection.close()
+
+        def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+            self.send_response_only(status)
+            for name, value in headers.items():
+                if name.lower() not in {"content-length", "transfer-encoding", "connection"}:
+                    self.send_header(name, value)
+            length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(body))
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815 - the names of http.server
+
+    server_ = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server_.daemon_threads = True
+    made = Front(f"http://127.0.0.1:{server_.server_address[1]}")
+    thread = threading.Thread(target=server_.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        server_.shutdown()
+        server_.server_close()
+        thread.join()

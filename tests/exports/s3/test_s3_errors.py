@@ -1,0 +1,194 @@
+"""What a bucket refuses: each error names the bucket and the remedy, has no secret, and is final only if a retry cannot help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.s3 import bucket
+from steadyworker.exports.s3.address import S3
+from steadyworker.exports.verifying import verify
+from tests.exports.kit import FakeServices, Payments
+from tests.exports.s3.store import Front, Request, Store, wide
+
+KEY = "out/pay.csv"
+
+
+@pytest.fixture
+def twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK tries twice, because six tries wait for half a minute."""
+    monkeypatch.setattr(bucket, "_TRIES", 2)
+
+
+def always(
+    status: int, code: str, chosen: Callable[[Request], bool] = lambda _: True
+) -> Callable[[Request], tuple[int, str] | None]:
+    return lambda request: (status, code) if chosen(request) else None
+
+
+def begins_upload(request: Request) -> bool:
+    return request.method == "POST" and request.query.startswith("uploads")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "says"),
+    [
+        (403, "AccessDenied", ExportRejected, "the rights that `steadyworker.exports.s3` lists"),
+        (400, "KMS.DisabledException", ExportRejected, "correct the KMS key"),
+        (400, "KMS.NotFoundException", ExportRejected, "correct the KMS key"),
+        (400, "InvalidStorageClass", ExportRejected, "correct storage_class"),
+        (501, "NotImplemented", ExportRejected, "a server that has S3's multipart uploads"),
+        (400, "AuthorizationHeaderMalformed", ExportRejected, "the bucket's own region"),
+        (400, "ExpiredToken", ExportError, "renew the credentials"),
+        (403, "InvalidAccessKeyId", ExportError, "correct the credentials"),
+        (403, "RequestTimeTooSkewed", ExportError, "set this host's clock"),
+        (503, "SlowDown", ExportError, "the next run continues"),
+        (500, "InternalError", ExportError, "the next run continues"),
+    ],
+)
+def test_a_refused_upload_makes_no_row(
+    spoiled: Front,
+    store: Store,
+    tmp_path: Path,
+    twice: None,
+    status: int,
+    code: str,
+    kind: type[ExportError],
+    says: str,
+) -> None:
+    spoiled.rule = always(status, code, begins_upload)
+    source = Payments()
+    with pytest.raises(
+        ExportError, match=f"create_multipart_upload for s3://{store.bucket}/{KEY}, got {code}.*{says}"
+    ) as caught:
+        source.export().write(FakeServices(tmp_path / "ledger"), store.at(KEY, endpoint=spoiled.endpoint))
+    assert type(caught.value) is kind
+    assert (source.starts, store.uploads()) == ([], [])
+    assert (store.names() == []) == (kind is ExportRejected)
+
+
+def test_a_bucket_that_does_not_exist_is_final(store: Store, tmp_path: Path) -> None:
+    source = Payments()
+    with pytest.raises(ExportRejected, match="create the bucket, or correct its name"):
+        source.export().write(
+            FakeServices(tmp_path / "ledger"), S3("s3://no-such-bucket/pay.csv", endpoint=store.endpoint)
+        )
+    assert source.starts == []
+
+
+def test_a_wrong_login_can_be_corrected_and_is_in_no_text(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret-indeed")
+    with pytest.raises(ExportError, match="correct the credentials") as caught:
+        Payments().export().write(FakeServices(tmp_path / "ledger"), store.at(KEY))
+    assert not isinstance(caught.value, ExportRejected)
+    assert "very-secret-indeed" not in repr(caught.value)
+
+
+def test_missing_credentials_can_be_given(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ExportError, match="give the AWS SDK's settings credentials") as caught:
+        Payments().export().write(FakeServices(tmp_path / "ledger"), store.at(KEY))
+    assert not isinstance(caught.value, ExportRejected)
+
+
+def test_a_server_that_is_away_can_come_back(store: Store, tmp_path: Path, twice: None) -> None:
+    with pytest.raises(ExportError, match="check the endpoint") as caught:
+        Payments().export().write(FakeServices(tmp_path / "ledger"), store.at(KEY, endpoint="http://127.0.0.1:9"))
+    assert not isinstance(caught.value, ExportRejected)
+
+
+def test_a_part_that_is_throttled_goes_up_again(spoiled: Front, store: Store, tmp_path: Path) -> None:
+    throttled: list[str] = []
+
+    def once(request: Request) -> tuple[int, str] | None:
+        if request.is_part and request.query not in throttled:
+            throttled.append(request.query)
+            return 503, "SlowDown"
+        return None
+
+    spoiled.rule = once
+    manifest = Payments().export().write(FakeServices(tmp_path / "ledger"), store.at(KEY, endpoint=spoiled.endpoint))
+    assert sum(request.is_part for request in spoiled.seen) == 2 * spoiled.parts() == 2
+    assert verify(store.at(KEY)) == manifest
+
+
+def test_credentials_that_expire_in_the_middle_lose_no_part(spoiled: Front, store: Store, tmp_path: Path) -> None:
+    spoiled.rule = always(400, "ExpiredToken", lambda request: request.is_part and "partNumber=4" in request.query)
+    with pytest.raises(ExportError, match=r"upload_part.*ExpiredToken.*renew the credentials"):
+        wide().write(FakeServices(tmp_path / "ledger"), store.at(KEY, endpoint=spoiled.endpoint))
+    assert {1, 2, 3} <= {*store.parts(KEY)}
+    spoiled.rule = lambda _: None
+    spoiled.seen.clear()
+    manifest = wide().write(FakeServices(tmp_path / "ledger", fence=2), store.at(KEY, endpoint=spoiled.endpoint))
+    assert spoiled.parts() == 5 - spoiled.listed
+    assert verify(store.at(KEY)) == manifest
+
+
+def test_parts_whose_etag_is_no_md5_go_up_again(spoiled: Front, store: Store, tmp_path: Path, twice: None) -> None:
+    """As with a key of KMS, if the server lists no SHA-256."""
+    spoiled.rule = always(
+        500, "InternalError", lambda request: request.method == "POST" and request.query.startswith("uploadId")
+    )
+    with pytest.raises(ExportError, match="complete_multipart_upload"):
+        wide(5_001).write(FakeServices(tmp_path / "ledger"), store.at(KEY, endpoint=spoiled.endpoint))
+    for each in store.names():
+        if each.endswith("complete.json"):
+            store.client.delete_object(Bucket=store.bucket, Key=each)
+    assert len(store.parts(KEY)) == 1
+    spoiled.rule = lambda _: None
+    spoiled.seen.clear()
+    spoiled.change = lambda request, body: (
+        body.replace(b"<ETag>", b"<ETag>kms") if request.method == "GET" and "uploadId=" in request.query else body
+    )
+    manifest = wide(5_001).write(FakeServices(tmp_path / "ledger", fence=2), store.at(KEY, endpoint=spoiled.endpoint))
+    assert spoiled.parts() == 1
+    assert verify(store.at(KEY)) == manifest
+
+
+def test_the_options_reach_the_server(spoiled: Front, store: Store, tmp_path: Path) -> None:
+    spoiled.rule = always(403, "AccessDenied", begins_upload)
+    to = store.at(KEY, endpoint=spoiled.endpoint, kms_key="key-1", storage_class="STANDARD_IA")
+    with pytest.raises(ExportRejected):
+        Payments().export().write(FakeServices(tmp_path / "ledger"), to)
+    (asked,) = [request for request in spoiled.seen if begins_upload(request)]
+    sent = {name.lower(): value for name, value in asked.headers.items()}
+    assert sent["x-amz-server-side-encryption"] == "aws:kms"
+    assert sent["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
+    assert sent["x-amz-storage-class"] == "STANDARD_IA"
+    assert sent["x-amz-meta-sw-uid"] == "uid-1"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3://bucket", "Expected an address such as"),
+        ("s3://bucket/", "Expected an address such as"),
+        ("s3://bucket//pay.csv", "Expected an address such as"),
+        ("s3://bucket/../pay.csv", "Expected an address such as"),
+        ("s3://key:secret@bucket/pay.csv", "never from an address"),
+        ("s3://bucket/a\nb.csv", "without control characters"),
+        ("s3://bucket/" + "a/" * 500 + "pay.csv", "at most 900 bytes"),
+        ("https://bucket.example.com/pay.csv", "Expected an address such as"),
+    ],
+)
+def test_addresses_that_are_refused(url: str, says: str) -> None:
+    with pytest.raises(ExportRejected, match=says) as caught:
+        S3(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_name_that_no_target_may_have_is_refused(tmp_path: Path) -> None:
+    for url in ("s3://bucket/out/pay.csv.manifest.json", "s3://bucket/out/"):
+        with pytest.raises(ExportRejected):
+            Payments().export().write(FakeServices(tmp_path / "ledger"), url)
+
+
+def test_small_parts_are_refused() -> None:
+    with pytest.raises(ExportRejected, match="at least 5,242,880, which is S3's own limit, got 1,000"):
+        S3("s3://bucket/pay.csv", part_bytes=1_000)
