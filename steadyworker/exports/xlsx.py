@@ -130,7 +130,7 @@ class SheetWriter:
 
     def __init__(self, out: HashedFile, columns: Sequence[str], header: Sequence[str], notation: Notation) -> None:
         self._out, self._columns, self._header, self._notation = out, columns, header, notation
-        self._library, self._body = _library(), _Body(out)
+        self._library, self._body = _library(), _SheetsBody(out)
         self._temporary: TemporaryDirectory[str] | None = None
         self._book: Any = None
         self._sheet: Any = None
@@ -230,7 +230,7 @@ class SheetWriter:
         return self._formats.get(code)
 
 
-class _Body:
+class _SheetsBody:
     """The file as XlsxWriter has it: after a failure, its ZipFile writes an index when it is collected, which is dropped here."""
 
     def __init__(self, out: HashedFile) -> None:

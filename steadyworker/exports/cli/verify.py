@@ -144,10 +144,6 @@ def _is_away(error: Exception) -> bool:
     return (failed and not _REFUSED.search(str(error))) or state.startswith(("08", "53", "57"))
 
 
-def _rows(cursor: Iterable[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    return list(cursor)
-
-
 def _reap(folder: str, ended: Callable[[Sequence[str]], Iterable[str]]) -> Sequence[str]:
     """
     Remove the stages of ended jobs in a folder of this host or of a bucket.
