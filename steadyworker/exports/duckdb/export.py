@@ -7,13 +7,13 @@ The thread puts at most four batches into a queue, and then waits for the main t
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
@@ -27,6 +27,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.output import ExportOutput
 from steadyworker.exports.params import Value, from_param, to_param
 from steadyworker.exports.postgres import Databases
+from steadyworker.exports.s3.address import S3
 from steadyworker.exports.several import Split
 from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import Source, arrow
@@ -101,7 +102,7 @@ class DuckDBExport:
     def write(
         self,
         services: Services,
-        to: Path,
+        to: str | os.PathLike[str] | S3,
         *,
         format: Any = None,
         totals: Mapping[str, str] | None = None,

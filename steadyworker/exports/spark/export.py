@@ -10,6 +10,7 @@ This module does not import Spark.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -26,6 +27,7 @@ from steadyworker.exports.formats import Format
 from steadyworker.exports.manifest import Manifest, valid_unicode
 from steadyworker.exports.output import ExportOutput
 from steadyworker.exports.params import Value, to_param
+from steadyworker.exports.s3.address import S3
 from steadyworker.exports.several import FilesWriting, Split
 from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import arrow
@@ -90,7 +92,7 @@ class SparkExport:
     def write(
         self,
         services: Services,
-        to: Path,
+        to: str | os.PathLike[str] | S3,
         *,
         format: Any = None,
         totals: Mapping[str, str] | None = None,
