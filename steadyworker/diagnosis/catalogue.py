@@ -49,6 +49,8 @@ GROUPS = frozenset(
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _PLACE = re.compile(r"\{([a-z_]+)(?:\|((?:[^{}]|\{[a-z_]*\})*))?\}")  # a default can contain the text "{name}"
+_NAME_OR_WORDS = re.compile(r"`\{([a-z_]+)\|([^{}`]* [^{}`]*)\}`")
+_ADDRESS = re.compile(r"(?:\w[\w+.-]*://)?(?P<host>\[[^\]\s]*\]|[^\[\]:/\s]+)(?::(?P<port>\d{1,5}))?/?")
 
 Id = Annotated[str, Meta(pattern=r"^[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*$")]
 Text = Annotated[str, Meta(min_length=1)]
@@ -129,7 +131,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return frozenset(name for pattern in self.patterns for name in _GROUP.findall(pattern.regex))
 
     def filled(self, text: str, groups: Mapping[str, str]) -> str:
-        """Return one of the entry's texts, filled with the texts that the groups matched."""
+        """
+        Return one of the entry's texts, filled with the texts that the groups matched.
+
+        A value in backticks is a name: its default loses them if it is made of several words.
+        In a text with a place for the port, the host is only the host, also if its group matched an address or a URL.
+        """
+        text = _NAME_OR_WORDS.sub(lambda place: place[0] if groups.get(place[1]) else place[2], text)
+        if "{port" in text and (address := _ADDRESS.fullmatch(groups.get("host", ""))) is not None:
+            groups = {
+                **{name: value for name, value in address.groupdict().items() if value},
+                **groups,
+                "host": address["host"],
+            }
 
         def value(place: re.Match[str]) -> str:
             name, default = place[1], place[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -15,6 +15,7 @@ from steadyworker.diagnosis.matching import Matcher
 from steadyworker.diagnosis.reading import UnreadableSource
 from steadyworker.diagnosis.records import Cutter, Record
 from steadyworker.diagnosis.timeline import Sighting
+from steadyworker.text.redaction import may_hold_secret, redact
 
 _MOST_SHAPES = 200
 _DAY = 86_400.0
@@ -82,11 +83,34 @@ class Search:
             if not matches and is_error(record.text, pasted=pasted):
                 unknown.append(record)
             time = self.instant(record.stamp) if matches and record.stamp else None
+            secret = bool(matches) and may_hold_secret(record.text)
+            redacted = redact(record.text) if secret else record.text
             for match in matches:
                 line = record.line + match.line
-                yield Sighting(
-                    match.entry, match.groups, record, line, time, match.size, match.probable, match.loosened
-                )
+                groups = open_values(match.groups, record.text, redacted) if secret else match.groups
+                yield Sighting(match.entry, groups, record, line, time, match.size, match.probable, match.loosened)
+
+
+def open_values(groups: Mapping[str, str], text: str, redacted: str) -> dict[str, str]:
+    """
+    Return the values without secrets.
+
+    The name of a secret often stands before the value in the record, and not in the value: `accessKey=(?P<user>…)`.
+    So a value is left out if `redacted`, the record without secrets, has it less often than `text`, the record itself.
+    The texts of an entry then have their defaults.
+    """
+    found = {}
+    for name, value in groups.items():
+        shown = redact(value)
+        before, after = (_times(value, text), _times(shown, redacted))
+        if after >= before and (before or value not in text or shown in redacted):
+            found[name] = shown
+    return found
+
+
+def _times(value: str, text: str) -> int:
+    """Return the number of times that a text has a value as whole words: a short value may also be a part of another word."""
+    return sum(1 for _ in re.finditer(rf"(?<!\w){re.escape(value)}(?!\w)", text))
 
 
 @dataclass(slots=True)

@@ -115,7 +115,7 @@ class Wire:
             level=level or entry.severity,
             what=text(what),
             evidence=list(evidence) or None,
-            remedy=entry.filled(entry.remedies[0], groups or {}),
+            remedy=entry.filled(entry.remedies[0], {name: text(value) for name, value in (groups or {}).items()}),
         )
 
     def forget(self, conn: int) -> None:

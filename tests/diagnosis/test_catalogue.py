@@ -99,6 +99,29 @@ def test_a_value_loses_the_marks_of_the_line_around_it(value: str, shown: str) -
 
 
 @pytest.mark.parametrize(
+    ("text", "groups", "filled"),
+    [
+        ("nc -vz {host|BROKER} {port|5672}", {"host": "10.0.0.1:5671"}, "nc -vz 10.0.0.1 5671"),
+        ("nc -vz {host|BROKER} {port|5672}", {"host": "10.0.0.1:5671", "port": "5671"}, "nc -vz 10.0.0.1 5671"),
+        (
+            "nc -vz {host|BROKER} {port|61613}",
+            {"host": "stomp+ssl://mq.example", "port": "61614"},
+            "nc -vz mq.example 61614",
+        ),
+        ("nc -vz {host|BROKER} {port|5672}", {"host": "::1", "port": "5552"}, "nc -vz ::1 5552"),
+        ("nc -vz {host|BROKER} {port|5672}", {}, "nc -vz BROKER 5672"),
+        ("to {host}", {"host": "10.0.0.1:5671"}, "to 10.0.0.1:5671"),
+        ("the name `{name|in the line}` is", {}, "the name in the line is"),
+        ("the name `{name|in the line}` is", {"name": "a.b"}, "the name `a.b` is"),
+        ("the name `{name|NAME}` is", {}, "the name `NAME` is"),
+    ],
+)
+def test_an_address_has_its_port_once_and_words_are_no_name(text: str, groups: dict[str, str], filled: str) -> None:
+    (entry,) = read(VALID, "x.toml")
+    assert entry.filled(text, groups) == filled
+
+
+@pytest.mark.parametrize(
     ("change", "into", "said"),
     [
         ("[[entry]]", "[[entry", "expected TOML"),

@@ -5,7 +5,7 @@ The ordinary logs of brokers, name servers, proxies, clients and workers have no
 They have logins with and without TLS, sends, deliveries, transactions, delays, queues of all types, operators' commands.
 `celery-*.log` is that of a worker that runs a task, and is stopped; host names and paths are neutral.
 What the tests' own probes make RabbitMQ 4.3 and ActiveMQ write at their start was left out.
-So were ActiveMQ's warnings that its default limits are larger than this machine's disk and heap: they are findings.
+ActiveMQ warns at an ordinary start that its default limits are larger than the machine's disk and heap.
 RocketMQ logs errors in ordinary work, too, such as a long poll that ends with its client: they are unknown, and no finding.
 """
 

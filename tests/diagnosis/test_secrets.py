@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from pamqp import body, commands, frame, header
 
 from steadyworker.cli import verbs
 from steadyworker.diagnosis.cli import explain
+from steadyworker.diagnosis.scan import open_values
+from steadyworker.text.redaction import redact
+from tests.diagnosis import sample_files
 from tests.diagnosis.explaining import catalogue
 from tests.diagnosis.packets import ACK, FIN, PORT, Talk, timed, write_pcap
 from tests.diagnosis.test_trace_capture import data, handshake
@@ -84,6 +88,7 @@ def lines(secret: str) -> str:
             f'  File "app.py", line 7, in <module>  # {secret}',
             f"pika.exceptions.StreamLostError: Stream connection lost: {secret}",
             f"psycopg.OperationalError: connection failed: FATAL:  sorry, too many clients already {secret}",
+            f"{at} WARN org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey={MARK}, {secret}",
         ]
     )
 
@@ -98,7 +103,48 @@ def test_explain_shows_no_secret(tmp_path: Path, name: str) -> None:
         for options in ([], ["--json"]):
             result = CliRunner().invoke(verbs, ["explain", str(file), *options])
             assert "amqp.missed-heartbeat" in result.output, "the log is read"
+            assert "rocketmq.wrong-signature" in result.output, (
+                "the line whose secret has its name outside the value is read"
+            )
             assert MARK not in result.output, "\n".join(line for line in result.output.splitlines() if MARK in line)
+
+
+@pytest.mark.long
+def test_no_entry_shows_a_value_that_is_a_secret_in_its_record() -> None:
+    """The samples of all entries, each with one of its values once more, as the value of a password."""
+    tried: set[tuple[str, str]] = set()
+    for identity, samples in sample_files.load().items():
+        expressions = [re.compile(pattern.regex, re.MULTILINE) for pattern in catalogue()[identity].patterns]
+        for text in (sample.text for sample in samples):
+            for match in filter(None, (expression.search(text) for expression in expressions)):
+                for name, value in match.groupdict(default="").items():
+                    if re.search(r"\w", value) and not re.search(r"[\"\\\n]", value) and redact(value) == value:
+                        record = f'{text}\npassword="{value}"'
+                        assert name not in open_values({name: value}, record, redact(record)), (identity, value)
+                        tried.add((identity, name))
+    assert len(tried) >= 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "shown"),
+    [
+        ("user 'app' of app", {"user": "app"}, {"user": "app"}),
+        (f"accessKey={MARK}, queue jobs", {"user": MARK, "queue": "jobs"}, {"queue": "jobs"}),
+        (f"lost: password={MARK} of jobs", {"text": f"password={MARK} of jobs"}, {"text": "password=*** of jobs"}),
+        (f"api_key: '{MARK} in two' on channel 2", {"text": "in two", "channel": "2"}, {"channel": "2"}),
+        ("password=12, channel 1", {"channel": "1"}, {"channel": "1"}),
+        (f"accessKey={MARK}", {"user": MARK[:6]}, {}),
+        (
+            "what was written in quotes",
+            {"what": "a text that was read from them"},
+            {"what": "a text that was read from them"},
+        ),
+    ],
+)
+def test_a_value_is_shown_unless_it_is_a_secret_in_its_record(
+    text: str, groups: dict[str, str], shown: dict[str, str]
+) -> None:
+    assert open_values(groups, text, redact(text)) == shown
 
 
 def amqp_bytes(talk: Talk, secret: str) -> list[bytes]:
