@@ -81,20 +81,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Csv": "formats",
-    "DownloadLink": "s3.reading",
-    "DuckDBExport": "duckdb.export",
-    "JsonLines": "jsonl",
-    "Manifest": "manifest",
-    "ManifestFile": "manifest",
-    "Parquet": "parquet",
-    "RowExport": "rows",
-    "S3": "s3.address",
-    "SparkExport": "spark",
-    "Xlsx": "xlsx",
-    "check_files": "lakes",
-    "download_link": "s3.reading",
-    "verify": "verifying",
+    "Csv": ".formats",
+    "DownloadLink": ".s3.reading",
+    "DuckDBExport": ".duckdb.export",
+    "JsonLines": ".jsonl",
+    "Manifest": ".manifest",
+    "ManifestFile": ".manifest",
+    "Parquet": ".parquet",
+    "RowExport": ".rows",
+    "S3": ".s3.address",
+    "SparkExport": ".spark",
+    "Xlsx": ".xlsx",
+    "check_files": ".lakes",
+    "download_link": ".s3.reading",
+    "verify": ".verifying",
 }
 
 
@@ -102,4 +102,4 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use, because each export needs few of these modules."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name], __name__), name)

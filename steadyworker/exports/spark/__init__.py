@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 __all__ = ["Build", "Files", "Jdbc", "SparkExport", "SparkService", "SparkSettings"]
 
 _HOMES = {
-    "Build": "spark.build",
-    "Files": "tables",
-    "Jdbc": "jdbc",
-    "SparkExport": "spark.export",
-    "SparkService": "spark.service",
-    "SparkSettings": "spark.settings",
+    "Build": "steadyworker.exports.spark.build",
+    "Files": "steadyworker.exports.tables",
+    "Jdbc": "steadyworker.exports.jdbc",
+    "SparkExport": "steadyworker.exports.spark.export",
+    "SparkService": "steadyworker.exports.spark.service",
+    "SparkSettings": "steadyworker.exports.spark.settings",
 }
 
 
@@ -69,4 +69,4 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use, because child, worker process and host each need only some of the modules."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"steadyworker.exports.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

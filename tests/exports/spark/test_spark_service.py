@@ -446,13 +446,13 @@ def test_a_start_that_moves_is_waited_for(host: Made, tmp_path: Path, moves: str
     service = host(
         f"""
 began = time.monotonic()
-while time.monotonic() < began + 4:
+while time.monotonic() < began + 6:
     {moves}
 ready()
 for run in commands():
     done(run, "1\\n")
 """,
-        hung_after=0.5,
+        hung_after=1.0,
     )
     services = LiveServices(service)
     assert export(services, tmp_path / "out.csv").rows == 1
