@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -25,7 +26,7 @@ _TYPES = {
 }
 
 
-class BucketRun:
+class BucketRun(ABC):
     """
     One run that publishes to a bucket.
 
@@ -52,9 +53,9 @@ class BucketRun:
                 self.left(error)
             raise
 
+    @abstractmethod
     def made(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
         """Do the work of `publish`."""
-        raise NotImplementedError
 
     def left(self, error: Interrupt | ExportRejected) -> bool:
         """
