@@ -46,7 +46,7 @@ _PRINTED = str.maketrans(
 _BORDER = re.compile(r"[\s\u2500-\u257f+|=-]*[\u2500-\u257f+|=-]{3}[\s\u2500-\u257f+|=-]*|\s*(?:```|~~~)\w*\s*")
 _QUOTED = re.compile(r"\s*(?:[>\u2502\u2503\u2551\u258c]\s?|\|\s)+")
 _BOXED = re.compile(r"\s*[\u2502\u2503\u2551]\s*$")
-_ITEM = re.compile(r"\s*(?:[-*+\u2022\u2023\u25e6\u00b7]|\d{1,4}[.):|])\s+")
+_ITEM = re.compile(r"\s*(?:[-*+\u2022\u2023\u25e6\u00b7]|\d{1,4}[.):|])(?: {1,2}|(?=\t))")
 _GREPPED = re.compile(r"[\w./-]+\.(?:log|out|txt)(?:\.\d+)?[:-](?:\d+[:-])?")
 _SHORTEST = 20  # the smallest number of characters in a line that was wrapped
 
