@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -24,7 +25,8 @@ SUCCESS, NOT_SUPPORTED, NO_TOPIC, NOT_FOUND, MOVED, NO_PLACE = 0, 3, 17, 19, 21,
 class Log:
     """One queue: its messages from offset `first` on."""
 
-    messages: list[tuple[bytes, str, int]] = field(default_factory=list)
+    messages: list[tuple[bytes, str, int, int]] = field(default_factory=list)
+    """Of each one its body, its properties, when it was born in milliseconds, and its place in the broker's log."""
     first: int = 0
 
 
@@ -52,6 +54,7 @@ class FakeRocketMQ:
         """The messages of each delay level, in the topic `SCHEDULE`; they stay there when they are due."""
         self.due: dict[int, int] = {}
         """The offset of the first message of each level that is not due yet."""
+        self._places = count(1000)
         self._lock = threading.RLock()
         self._connections: set[socket.socket] = set()
         self._listener: socket.socket | None = None
@@ -110,7 +113,7 @@ class FakeRocketMQ:
             for key in keys:
                 born = int(time.time() * 1000)
                 message = (b"{}", f"sw-job-key\x01{key}\x02UNIQ_KEY\x01{key}-{born}\x02", born)
-                self.topics[topic][number].messages.append(message)
+                self._store(self.topics[topic][number], message)
 
     def members(self, group: str) -> set[str]:
         return {id_ for id_, theirs in list(self._members.values()) if theirs == group}
@@ -164,7 +167,7 @@ class FakeRocketMQ:
         now = time.monotonic()
         for each in [each for each in self._delayed if each[0] <= now]:
             self._delayed.remove(each)
-            self.topics[each[1]][each[2]].messages.append(each[3])
+            self._store(self.topics[each[1]][each[2]], each[3])
             level = int(_properties(each[3][1])["DELAY"])
             self.due[level] = self.due.get(level, 0) + 1
 
@@ -231,9 +234,9 @@ class FakeRocketMQ:
                     due = time.monotonic() + float(self.levels.split()[level - 1][:-1])
                     self._delayed.append((due, topic, number, message))
                     real = (body, f"{fields['properties']}REAL_TOPIC\x01{topic}\x02", message[2])
-                    self.scheduled.setdefault(level, Log()).messages.append(real)
+                    self._store(self.scheduled.setdefault(level, Log()), real)
                 else:
-                    self.topics[topic][number].messages.append(message)
+                    self._store(self.topics[topic][number], message)
                 return SUCCESS, {"msgId": "0", "queueId": number, "queueOffset": 0}, b""
             case 45:
                 offsets = ",".join(f"{level}:{offset}" for level, offset in self.due.items())
@@ -269,6 +272,9 @@ class FakeRocketMQ:
             elif not lock and owner == request["clientId"]:
                 del self.locks[key]
         return json.dumps({"lockOKMQSet": locked}).encode()
+
+    def _store(self, log: Log, message: tuple[bytes, str, int]) -> None:
+        log.messages.append((*message, next(self._places)))
 
     def _pull(self, topic: str, number: int, offset: int, most: int) -> tuple[int, dict[str, Any], bytes]:
         log = self.scheduled[number + 1] if topic == SCHEDULE else self.topics[topic][number]
@@ -308,11 +314,11 @@ def _properties(text: str) -> dict[str, str]:
     return dict(pair.split("\x01") for pair in text.split("\x02") if pair)
 
 
-def _stored(topic: str, number: int, offset: int, body: bytes, properties: str, born: int) -> bytes:
+def _stored(topic: str, number: int, offset: int, body: bytes, properties: str, born: int, place: int) -> bytes:
     """A message as a broker stores it."""
     host = socket.inet_aton("127.0.0.1") + struct.pack(">i", 10911)
     name, pairs = topic.encode(), properties.encode()
-    rest = struct.pack(">Iiiqqiq", 0, number, 0, offset, 1000 + offset, 0, born)
+    rest = struct.pack(">Iiiqqiq", 0, number, 0, offset, place, 0, born)
     rest += host + struct.pack(">q", born) + host + struct.pack(">iq", 0, 0)
     rest += struct.pack(">i", len(body)) + body + bytes([len(name)]) + name + struct.pack(">H", len(pairs)) + pairs
     return struct.pack(">II", 8 + len(rest), 0xDAA320A7) + rest
