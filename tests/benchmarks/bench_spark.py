@@ -122,8 +122,10 @@ class Program:
         """Return the peak of the memory in MB of the process that exports, of the Python of its host, and of the JVM."""
         found: dict[str, float] = {}
         for process in family(self._process.pid):
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+            peak_kib = Path(f"/proc/{process.pid}/status").read_text().partition("VmHWM:")[2]
+            if not peak_kib:
+                continue  # the process has ended, and its parent has not collected it
+            peak = int(peak_kib.split()[0]) * 1024 / 1e6
             name = "JVM" if process.name() == "java" else "host" if process.pid != self._process.pid else "export"
             found[name] = max(found.get(name, 0.0), peak)
         return found
