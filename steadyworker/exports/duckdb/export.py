@@ -66,7 +66,7 @@ class DuckDBExport:
             At most 16 more columns decide between rows with equal values.
         params: The values of the parameters, which are never formatted into the query.
             The manifest contains these values, so they must not contain a credential.
-        memory_limit: The memory for DuckDB's buffers, such as "1GB"; the whole process took at most 250 MB more (`bench_duckdb.py`).
+        memory_limit: The memory for DuckDB's buffers, such as "1GB"; the whole process took up to 280 MB more (`bench_duckdb.py`).
             Larger sorts use a folder in the job's stage, on the disk of the target.
         threads: The number of threads; the default is the number of processors, but one for each 128 MB of `memory_limit`.
 
