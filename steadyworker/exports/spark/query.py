@@ -224,5 +224,6 @@ def _states(error: Exception) -> Iterator[str]:
 
 
 def _java(error: Exception) -> Any:
-    """Return the error in the JVM, or None without one."""
-    return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    """Return the error in the JVM, or None without one; PySpark raises its own error while it handles the JVM's."""
+    found = error if isinstance(error, Py4JJavaError) else error.__context__
+    return found.java_exception if isinstance(found, Py4JJavaError) else None
