@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from steadyworker.exports.jdbc import Database
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import (
     Cancel,
@@ -98,7 +98,7 @@ class Call:
         own, again = self.plan.session, range(self.submissions - 1)
         names = [own, *(str(uuid.uuid5(uuid.NAMESPACE_OID, f"{own} {number}")) for number in again)]
         # A database can take as long as `statement_timeout` before its first row.
-        silent = [table.statement_timeout for table in self.plan.tables.values() if isinstance(table, Database)]
+        silent = [table.statement_timeout for table in self.plan.tables.values() if isinstance(table, Jdbc)]
         plan = msgspec.structs.replace(
             self.plan, parts=str(self.parts), session=names.pop(), earlier=(*self.plan.earlier, *names)
         )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from steadyworker.errors import ConfigError, ExportError
-from steadyworker.exports.jdbc import Database
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.params import from_param, to_param
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.hosts import Call, Limit, SparkHost
@@ -226,7 +226,7 @@ def test_a_database_may_be_silent_for_as_long_as_its_own_limit(tmp_path: Path) -
     process.send = lambda run: limits.append(run.stuck_after)
     host = SparkHost(process, SparkSettings(folder=tmp_path, stuck_after=90.0))
     host.became_ready({}, 0.0)
-    database = Database(place="db:5432/x", relation="t", fetch_rows=1, statement_timeout=1800.0)
+    database = Jdbc("postgresql://db/x", "t", statement_timeout=1800.0)
     for number, tables in enumerate([{}, {"t": database}]):
         plan = ExportPlan(query="", tables=dict(tables), order_by=(), parts="/")
         host.submit(Call(f"job-{number}", plan, lambda _: None))
