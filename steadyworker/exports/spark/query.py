@@ -225,5 +225,5 @@ def _states(error: Exception) -> Iterator[str]:
 
 def _java(error: Exception) -> Any:
     """Return the error in the JVM, or None without one; PySpark raises its own error while it handles the JVM's."""
-    found = error if isinstance(error, Py4JJavaError) else error.__context__
+    found = error.__context__ if isinstance(error, PySparkException) else error
     return found.java_exception if isinstance(found, Py4JJavaError) else None
