@@ -82,7 +82,7 @@ SAID = {
     "secret": ("query", r"postgresql://shop:\*\*\*@db"),
     "refusing": ("job", "refused"),
     "nameless": ("job", "."),
-    "leaving": ("job", "SystemExit"),
+    "leaving": ("query", r"in leaving: LeavingError: <exception str\(\) failed>$"),
     "leaves": ("query", "SystemExit: 3"),
 }
 
