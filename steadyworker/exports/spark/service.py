@@ -10,8 +10,7 @@ One thread changes all state of the service; other threads, such as the hosts' r
               └──────────────────┘ up to `resubmissions` times, then failed("host-died")
                                    a call that is stuck is cancelled, and begun again in the same way, or failed("stuck")
 
-    host:  starting ──ready──→ warm ──jobs_per_host, max_rss──→ retiring ──empty──→ stopping ──→ gone
-                                └───────── idle_stop ──────────────────────────────────↑
+    host:  starting ──ready──→ warm ──idle_stop──→ stopping ──→ gone
 
 When a host dies, the service cannot know which of its jobs was the cause, so it begins each of these jobs again.
 From its third beginning on, a job runs alone on a host, so that a job that ends each host does not take others along.
@@ -168,7 +167,7 @@ class SparkService:
             if call.job in host.calls and host.ready:
                 host.cancel(call, self._clock.monotonic())
             elif call.job in host.calls:
-                host.ended(call)
+                del host.calls[call.job]
                 call.fail(*_CANCELLED)
 
     def _fail_all(self, kind: str, text: str) -> None:
@@ -249,7 +248,7 @@ class SparkService:
         if not isinstance(event, ExportDone | ExportFailed):
             call.emit(as_event(event, submissions=call.submissions))
             return
-        host.ended(call)
+        del host.calls[call.job]
         if call.cancelled:  # Spark's last tasks have made the removed stage's folders again
             remove_empty(call.parts)
         if isinstance(event, ExportFailed) and call.stuck:

@@ -431,7 +431,7 @@ for command in commands():
     threads[0].join(60)
     eventually(lambda: first.abandoned)
     assert [call.job.split("-")[0] for call in first.calls.values()] == ["neighbour"]
-    assert first.retiring
+    assert not any(map(first.accepts, first.calls.values()))
     (tmp_path / "go").touch()
     threads[1].join(60)
     assert ended == ["deaf", "neighbour 1"]
