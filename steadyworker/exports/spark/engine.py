@@ -63,10 +63,9 @@ class Engine:
         self._spare: SparkSession | None = None
 
     @property
-    def versions(self) -> dict[str, str]:
-        """The versions of PySpark and Java."""
-        jvm: Any = self._context._jvm  # noqa: SLF001
-        return {"pyspark": self._context.version, "java": str(jvm.System.getProperty("java.version"))}
+    def version(self) -> str:
+        """The version of Spark."""
+        return str(self._context.version)
 
     @property
     def _java(self) -> Any:
@@ -113,9 +112,6 @@ class Engine:
         with self._changes:
             if job in self._jobs:
                 self._jobs[job].cancelled.set()
-
-    def abandon(self) -> None:
-        """Do nothing, because executors end with their driver."""
 
     def stop(self) -> None:
         """End Spark normally, so that a cluster gets the application's end."""

@@ -93,21 +93,22 @@ def main() -> None:
     wire = HostWire()
     try:
         engine = _engine(wire, sys.argv[2:])
-        engine.warm_up(Path(tempfile.gettempdir(), "warm-up"))
     except Exception as error:  # noqa: BLE001 - any error at the start is sent to the parent, and ends this process
         wire.send(Fatal(redact(first_line(error))))
         end_own_session()
 
     def leave() -> NoReturn:
-        engine.abandon()
+        if isinstance(engine, ConnectEngine):  # executors end with their driver, but a server's jobs do not
+            engine.abandon()
         end_own_session()
 
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave").start())
     pings: queue.SimpleQueue[PingHost] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_answer, args=(engine, wire, pings), name="ping", daemon=True).start()
-    threading.Thread(target=_outlive, args=(engine, wire, stopping), name="outlive", daemon=True).start()
-    wire.send(HostReady(dict(engine.versions)))
+    if isinstance(engine, Engine):
+        threading.Thread(target=_outlive, args=(engine, wire, stopping), name="outlive", daemon=True).start()
+    wire.send(HostReady({"pyspark": engine.version}))
     for line in wire.commands:
         match decode_command(line):
             case RunExport() as run:
@@ -124,7 +125,7 @@ def main() -> None:
 
 
 def _engine(wire: HostWire, kind: list[str]) -> Engine | ConnectEngine:
-    """Return the engine for the arguments of this process."""
+    """Return the engine for the arguments of this process, ready for its first job."""
 
     def gone() -> NoReturn:
         time.sleep(_SPEAK)
@@ -135,7 +136,9 @@ def _engine(wire: HostWire, kind: list[str]) -> Engine | ConnectEngine:
         end_own_session()
 
     if kind != ["connect"]:
-        return Engine(wire.send, gone)
+        engine = Engine(wire.send, gone)
+        engine.warm_up(Path(tempfile.gettempdir(), "warm-up"))
+        return engine
     command = decode_command(wire.commands.readline())
     assert isinstance(command, Connect), "the parent sends it first"
     return ConnectEngine(wire.send, lost, command)
@@ -149,7 +152,7 @@ def _answer(engine: Engine | ConnectEngine, wire: HostWire, pings: queue.SimpleQ
             wire.send(HostPong())
 
 
-def _outlive(engine: Engine | ConnectEngine, wire: HostWire, stopping: threading.Event) -> None:
+def _outlive(engine: Engine, wire: HostWire, stopping: threading.Event) -> None:
     """Report how the engine's JVM has died, and kill this process."""
     code = engine.outlive()
     if not stopping.is_set():

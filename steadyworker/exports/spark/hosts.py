@@ -155,7 +155,8 @@ class SparkHost:
 
     def became_ready(self, versions: dict[str, str], now: float) -> None:
         """Note that the host is ready, and send it the waiting calls."""
-        self.ready, self.versions, self.answered_at = True, versions, now
+        self.ready, self.answered_at = True, now
+        self.versions |= versions
         if not self.stopping:
             self.limit = None
         for call in self.calls.values():

@@ -215,7 +215,8 @@ class SparkService:
             self._waiting.clear()
             return None
         within = self._settings.hung_after + (self._settings.server_within if self._settings.server else 0.0)
-        host = SparkHost(process, self._settings, Limit(process, within, self._clock.monotonic()))
+        versions = {"java": java.version} if java else {}
+        host = SparkHost(process, self._settings, Limit(process, within, self._clock.monotonic()), versions)
         self._hosts.append(host)
         self._log.info("spark_host_starting", pid=process.pid, master=self._settings.place, java=java and java.version)
         return host
