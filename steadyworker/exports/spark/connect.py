@@ -76,7 +76,7 @@ class ConnectEngine:
 
     Raises:
         ExportError: The server does not respond within `asked.within` seconds.
-        Exception: The server's error, if it refuses the client or a setting.
+        Exception: The server's error, if it refuses the client.
     """
 
     def __init__(
@@ -85,7 +85,6 @@ class ConnectEngine:
         self._emit, self._lost, self._conf = emit, lost, asked.conf
         self._server = Server(asked.url)
         self.version = self._server.wait(asked.within)
-        self._server.try_out(asked.conf)
         self._clock = SystemClock()
         self._jobs: dict[str, _ConnectJob] = {}
         self._changes = threading.Lock()
