@@ -1,17 +1,22 @@
-"""Tables of PostgreSQL, for Spark and for DuckDB: `Jdbc` is the class for users, and `Database` its checked form."""
+"""Tables of PostgreSQL, for Spark and for DuckDB; the plan of an export has the same class as the user's code."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from steadyworker.errors import ExportRejected
 from steadyworker.names import is_loopback
+
+if TYPE_CHECKING:
+    _PathText = str | os.PathLike[str]
+else:
+    _PathText = str  # what msgspec finds in a plan, because `Jdbc` has made a text of each path
 
 _QUERY = re.compile(r"(select|with|values|table)\b", re.IGNORECASE)
 _PART = r'(?:\w[\w$]*|"(?:[^"]|"")+")'
@@ -20,39 +25,12 @@ _TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
 _OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "currentSchema")
 
 
-class Database(msgspec.Struct, frozen=True, kw_only=True, tag="database", tag_field="kind"):
-    """
-    A table of PostgreSQL (`Jdbc` explains), with the place of its password, but never with the password.
-
-    Attributes:
-        place: `host:port/database`.
-        user: The user for the login; None means libpq's default.
-        password_env: The environment variable with the password, or None.
-        password_file: The file with the password, or None.
-        options: Options of the URL, such as `sslmode`; the `sslrootcert` `system` means the authorities that the system trusts.
-        relation: The SQL text after FROM.
-        partition_by: The column whose values divide the read into ranges.
-        partitions: The number of ranges; None means that the expected number of rows decides.
-        schema: Columns with other types than the reader's own.
-        fetch_rows: The number of rows in one response.
-        statement_timeout: The time limit of one response, in seconds.
-    """
-
-    place: str
-    user: str | None = None
-    password_env: str | None = None
-    password_file: str | None = None
-    options: dict[str, str] = {}
-    relation: str
-    partition_by: str | None = None
-    partitions: int | None = None
-    schema: str | None = None
-    fetch_rows: int
-    statement_timeout: float
+class _Named(msgspec.Struct, frozen=True):
+    url: str
+    table: str
 
 
-@dataclass(frozen=True, slots=True)
-class Jdbc:
+class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
     """
     A table, or a query, of PostgreSQL, which needs the extra `postgres`.
 
@@ -87,19 +65,17 @@ class Jdbc:
         ExportRejected: An argument is invalid; the message never repeats a value in the URL.
     """
 
-    url: str
-    table: str
-    _: KW_ONLY
     partition_by: str | None = None
     partitions: int | None = None
     password_env: str | None = None
-    password_file: str | os.PathLike[str] | None = None
+    password_file: _PathText | None = None
     schema: str | None = None
     fetch_rows: int = 10_000
     statement_timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        self.database()
+        self._check_url()
+        _ = self.relation
         if self.partitions is not None and self.partitions < 1:
             raise ExportRejected(f"Expected at least one partition, got partitions={self.partitions}: set 1 or more.")
         if self.partitions is not None and self.partitions > 1 and not self.partition_by:
@@ -113,14 +89,46 @@ class Jdbc:
             )
         if self.password_env and self.password_file:
             raise ExportRejected("Expected password_env or password_file, got both: remove one.")
+        if self.password_file is not None:  # the host can have another working directory
+            msgspec.structs.force_setattr(self, "password_file", str(Path(self.password_file).absolute()))
 
-    def database(self) -> Database:
-        """
-        Return the table in its checked form.
+    @property
+    def place(self) -> str:
+        """`host:port/database`."""
+        url = urlsplit(self.url)
+        host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+        return f"{host}:{url.port or 5432}{url.path}"
 
-        Raises:
-            ExportRejected: The URL or the table is invalid.
-        """
+    @property
+    def user(self) -> str | None:
+        """The user for the login; None means libpq's default."""
+        name = urlsplit(self.url).username
+        return unquote(name) if name else None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options for the connection, such as `sslmode`; `sslrootcert` `system` means the authorities that the system trusts."""
+        url = urlsplit(self.url)
+        asked = dict(parse_qsl(url.query, keep_blank_values=True))
+        if "sslmode" not in asked and not is_loopback(url.hostname or ""):
+            asked = {"sslrootcert": "system", **asked, "sslmode": "verify-full"}
+        return asked
+
+    @property
+    def relation(self) -> str:
+        """The SQL text after FROM; raises ExportRejected if `table` is neither a name nor a query."""
+        text = self.table.strip().rstrip(";").rstrip()
+        if _QUERY.match(text):
+            return f"({text}\n) AS source"  # on a separate line, because a query can end in a comment
+        if not _TABLE.fullmatch(text):
+            raise ExportRejected(
+                f"Expected a table's name, like payments or billing.payments, or a query, got {self.table!r:.200}: "
+                "quote a name with other characters, '\"my table\"'."
+            )
+        return text
+
+    def _check_url(self) -> None:
+        """Raise ExportRejected if the URL is invalid."""
         if self.url.startswith("sqlite:"):
             raise ExportRejected(
                 "Expected postgresql://user@host:5432/database as the URL of a Jdbc table, got a SQLite file: "
@@ -128,9 +136,9 @@ class Jdbc:
             )
         try:
             url = urlsplit(self.url)
-            port = url.port or 5432
+            _ = url.port
         except ValueError:  # not re-raised, because its text has the URL
-            url, port = urlsplit(""), 0
+            url = urlsplit("")
         if url.scheme not in {"postgresql", "postgres"} or not url.hostname or not url.path.strip("/"):
             raise ExportRejected(
                 "Expected postgresql://user@host:5432/database as the URL of a Jdbc table, got another "
@@ -146,33 +154,3 @@ class Jdbc:
             raise ExportRejected(
                 f"Expected only the options {', '.join(_OPTIONS)} in the URL, got {', '.join(unknown)}: remove it."
             )
-        host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-        if "sslmode" not in asked and not is_loopback(url.hostname):
-            asked = {"sslrootcert": "system", **asked, "sslmode": "verify-full"}
-        user = unquote(url.username) if url.username else None
-        return Database(
-            place=f"{host}:{port}{url.path}",
-            user=user,
-            password_env=self.password_env,
-            password_file=None if self.password_file is None else str(Path(self.password_file).absolute()),
-            options=asked,
-            relation=_relation(self.table),
-            partition_by=self.partition_by,
-            partitions=self.partitions,
-            schema=self.schema,
-            fetch_rows=self.fetch_rows,
-            statement_timeout=self.statement_timeout,
-        )
-
-
-def _relation(table: str) -> str:
-    """Return the SQL text after FROM."""
-    text = table.strip().rstrip(";").rstrip()
-    if _QUERY.match(text):
-        return f"({text}\n) AS source"  # on a separate line, because a query can end in a comment
-    if not _TABLE.fullmatch(text):
-        raise ExportRejected(
-            f"Expected a table's name, like payments or billing.payments, or a query, got {table!r:.200}: "
-            "quote a name with other characters, '\"my table\"'."
-        )
-    return text

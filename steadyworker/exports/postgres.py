@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.jdbc import Database
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.system.authorities import trusted_authorities
 from steadyworker.text.redaction import REDACTED
 
@@ -110,7 +110,7 @@ class Databases:
         return {"postgres": found[-1]} if found else {}
 
     @contextmanager
-    def reading(self, name: str, source: Database) -> Iterator[HeldSnapshot]:
+    def reading(self, name: str, source: Jdbc) -> Iterator[HeldSnapshot]:
         """
         Yield the snapshot for this table, with the table's time limit; translate the errors of PostgreSQL.
 
@@ -153,7 +153,7 @@ class Databases:
             with suppress(Exception):  # no response: the process is killed if its job does not end
                 held.cancel()
 
-    def _open(self, source: Database) -> HeldSnapshot:
+    def _open(self, source: Jdbc) -> HeldSnapshot:
         key = (source.place, source.user, source.password_env, source.password_file)
         if key not in self._opened:
             password = _read_password(source, self._environ)
@@ -183,7 +183,7 @@ class HeldSnapshot:
         psycopg.Error: The server does not respond, or refuses the login.
     """
 
-    def __init__(self, source: Database, password: str | None, application: str) -> None:
+    def __init__(self, source: Jdbc, password: str | None, application: str) -> None:
         self._parameters = _parameters(source, password, application)
         self.connection = _connect(self._parameters)
         try:
@@ -256,7 +256,7 @@ def unreadable(reader: str, table: str, column: PostgresColumn, why: str, remedy
     )
 
 
-def _parameters(source: Database, password: str | None, application: str) -> dict[str, str | None]:
+def _parameters(source: Jdbc, password: str | None, application: str) -> dict[str, str | None]:
     """Return the parameters for libpq."""
     place, _, database = source.place.partition("/")
     host, _, port = place.rpartition(":")
@@ -290,7 +290,7 @@ def _psycopg() -> Any:
     return psycopg
 
 
-def _read_password(source: Database, environ: Mapping[str, str]) -> str | None:
+def _read_password(source: Jdbc, environ: Mapping[str, str]) -> str | None:
     """Return the password for a database, or None if the user named none."""
     if source.password_env is not None:
         if (found := environ.get(source.password_env)) is None:

@@ -1,4 +1,4 @@
-"""The tables of a query, for Spark and for DuckDB: `Files` and `Jdbc` are for users, `FileSource` and `Database` are their checked forms."""
+"""The tables of a query, for Spark and for DuckDB: `FileSource` is the checked form of `Files`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.jdbc import Database, Jdbc
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.lakes import check_files
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -57,7 +57,7 @@ class FileSource(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_fie
 Table = str | os.PathLike[str] | Files | Jdbc
 
 
-def source(name: str, table: Table) -> FileSource | Database:
+def source(name: str, table: Table) -> FileSource | Jdbc:
     """
     Return the table in its checked form.
 
@@ -70,7 +70,7 @@ def source(name: str, table: Table) -> FileSource | Database:
         raise ExportRejected(
             f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too."
         )
-    return table.database() if isinstance(table, Jdbc) else source_of(name, table)
+    return table if isinstance(table, Jdbc) else source_of(name, table)
 
 
 def source_of(name: str, table: str | os.PathLike[str] | Files) -> FileSource:

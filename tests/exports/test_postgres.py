@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 import pytest
 from psycopg import sql
@@ -46,14 +47,14 @@ def run(url: str, *statements: str) -> list[Any]:
 
 
 def test_a_url_becomes_a_place_a_user_and_options() -> None:
-    made = Jdbc(URL + "?sslmode=verify-full&connect_timeout=3", "billing.payments", password_file="secret").database()
+    made = Jdbc(URL + "?sslmode=verify-full&connect_timeout=3", "billing.payments", password_file="secret")
     assert (made.place, made.user) == ("db.example:5433/shop", "reader")
     assert made.options == {"sslmode": "verify-full", "connect_timeout": "3"}
     assert (made.relation, made.password_file) == ("billing.payments", str(Path.cwd() / "secret"))
-    made = Jdbc("postgres://us%40er@[::1]/shop", " SELECT 1 -- one; \n ; ").database()
+    made = Jdbc("postgres://us%40er@[::1]/shop", " SELECT 1 -- one; \n ; ")
     assert (made.place, made.user) == ("[::1]:5432/shop", "us@er")
     assert made.relation == "(SELECT 1 -- one;\n) AS source"
-    assert source("t", Jdbc(URL, "t")) == Jdbc(URL, "t").database()
+    assert source("t", made) == made == msgspec.json.decode(msgspec.json.encode(made), type=Jdbc)
     with pytest.raises(ExportError, match="table name"):
         source("a b", Jdbc(URL, "t"))
 
@@ -100,7 +101,7 @@ def test_what_cannot_be_is_refused_and_no_password_is_repeated(
 def test_a_server_elsewhere_has_to_show_its_certificate_unless_the_url_allows_less(
     url: str, tls: dict[str, str]
 ) -> None:
-    assert Jdbc(url, "payments").database().options == tls
+    assert Jdbc(url, "payments").options == tls
 
 
 def test_a_certificate_is_checked_against_the_authorities_of_the_system(
@@ -109,7 +110,7 @@ def test_a_certificate_is_checked_against_the_authorities_of_the_system(
     parts, roots = urlsplit(without_password(database)), tmp_path / "roots.pem"
     far = parts._replace(netloc=f"{parts.username}@db.example:{parts.port}").geturl()
     monkeypatch.setenv("PGHOSTADDR", "127.0.0.1")
-    source = Jdbc(far, "t", password_env=PASSWORD).database()
+    source = Jdbc(far, "t", password_env=PASSWORD)
     with postgres_cluster.tls("db.example", roots):
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
         with pytest.raises(ExportError, match="certificate"), databases.reading("t", source):
@@ -137,9 +138,9 @@ def test_all_tables_of_one_database_share_one_snapshot_and_other_connections_can
         "SELECT pg_current_xact_id()::text, current_setting('server_version')",
     )
     assert databases.snapshot is None
-    with databases.reading("one", table(database, "one").database()) as held:
+    with databases.reading("one", table(database, "one")) as held:
         run(database, "INSERT INTO one VALUES (1)", "INSERT INTO two VALUES (1)")
-        with databases.reading("two", table(database, "two").database()) as same:
+        with databases.reading("two", table(database, "two")) as same:
             assert same is held
         query = "SELECT (SELECT count(*) FROM one), (SELECT count(*) FROM two)"
         assert held.rows(query) == [(0, 0)]
@@ -171,7 +172,7 @@ def test_settings_of_the_database_neither_end_the_snapshot_nor_change_its_texts(
     run(database, *(f"ALTER DATABASE {name} SET {setting} = '{value}'" for setting, value in given.items()))
     run(database, "CREATE SCHEMA shop", "CREATE TABLE shop.t AS SELECT timestamptz '2024-03-31 00:30:00+00' AS moment")
     source = Jdbc(without_password(database) + "?currentSchema=shop", "t", password_env=PASSWORD, statement_timeout=1.5)
-    with databases.reading("t", source.database()) as held:
+    with databases.reading("t", source) as held:
         assert held.rows("SELECT moment::text FROM t") == [("2024-03-31 00:30:00+00",)]
         names = ("idle_in_transaction_session_timeout", "statement_timeout", "client_connection_check_interval")
         assert [held.rows(f"SHOW {name}") for name in names] == [[("0",)], [("1500ms",)], [("1s",)]]
@@ -183,7 +184,7 @@ def test_a_server_that_cannot_check_its_client_is_read_all_the_same(
 ) -> None:
     """As one before version 14, which has no such setting."""
     monkeypatch.setattr(postgres, "CHECK_CLIENT", "SET LOCAL no_such_setting = 1000")
-    with databases.reading("t", table(database, "SELECT 1 AS id").database()) as held:
+    with databases.reading("t", table(database, "SELECT 1 AS id")) as held:
         assert not held.checks_client
         assert held.rows("SELECT 1") == [(1,)]
 
@@ -194,7 +195,7 @@ def test_a_column_has_the_name_of_its_type_and_its_digits(database: str, databas
         "CREATE DOMAIN price AS numeric(9,3)",
         "CREATE TABLE t (id bigserial, free numeric, sum numeric(12,2), sums numeric(5,2)[], price price, at timestamp(3))",
     )
-    with databases.reading("t", table(database, "t").database()) as held:
+    with databases.reading("t", table(database, "t")) as held:
         found = held.columns("t")
     assert [(each.name, each.kind) for each in found] == [
         ("id", "int8"),
@@ -215,7 +216,7 @@ def test_a_cancel_reaches_all_connections_of_the_export_and_no_other(
 
     def hold() -> None:
         try:
-            with databases.reading("t", table(database, "t").database()) as held:
+            with databases.reading("t", table(database, "t")) as held:
                 held.rows("SELECT pg_sleep(600)")
         except ExportError as error:
             ended.append(f"{type(error).__name__} {error}")
@@ -237,12 +238,12 @@ def test_a_cancel_reaches_all_connections_of_the_export_and_no_other(
     databases.cancel()
     for thread in threads[:2]:
         thread.join(WITHIN)
-    place, why = table(database).database().place, "canceling statement due to user request"
+    place, why = table(database).place, "canceling statement due to user request"
     says = f"Expected to read table 't' at {place}, got: {why}: correct the table, or see the database's log."
     assert sorted(ended) == [f"ExportError {says}", why]
     assert len(sleeping(database)) == 1
     other = Databases("uid-1-2", {PASSWORD: password(database)})
-    with other.reading("t", table(database, "t").database()):
+    with other.reading("t", table(database, "t")):
         other.close(failed=True)
     threads[2].join(WITHIN)
     assert ended[2:] == [why]
@@ -274,7 +275,7 @@ def test_a_password_is_read_by_name_and_is_in_no_error(
         for options, query, kind, says in cases:
             databases = Databases("job")
             with pytest.raises(ExportError, match=says) as raised:  # noqa: SIM117 - the second can raise, too
-                with databases.reading("t", Jdbc(url, "t", **options).database()) as held:
+                with databases.reading("t", Jdbc(url, "t", **options)) as held:
                     held.rows(query)
             databases.close()
             assert type(raised.value) is kind
@@ -288,6 +289,6 @@ def test_the_error_without_psycopg_names_the_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with (
         pytest.raises(ExportError, match=r"pip install 'steadyworker\[postgres\]'"),
-        Databases("job").reading("t", Jdbc("postgresql://localhost/shop", "t").database()),
+        Databases("job").reading("t", Jdbc("postgresql://localhost/shop", "t")),
     ):
         pass

@@ -16,7 +16,7 @@ from typing import Any
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.duckdb.ddl import DATE, ReadColumn, columns_of, quoted
 from steadyworker.exports.duckdb.tables import ArrowStream, add_stream
-from steadyworker.exports.jdbc import Database
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.postgres import Databases, PostgresColumn, unreadable
 from steadyworker.exports.sources import arrow
 
@@ -41,7 +41,7 @@ _TYPES: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-def copy_table(connection: Any, databases: Databases, name: str, source: Database, failures: list[Exception]) -> None:
+def copy_table(connection: Any, databases: Databases, name: str, source: Jdbc, failures: list[Exception]) -> None:
     """
     Copy a table into DuckDB.
 
@@ -66,7 +66,7 @@ def copy_table(connection: Any, databases: Databases, name: str, source: Databas
     connection.execute(f"DROP VIEW {quoted(copied)}")
 
 
-def _columns(name: str, source: Database, found: Sequence[PostgresColumn]) -> list[ReadColumn]:
+def _columns(name: str, source: Jdbc, found: Sequence[PostgresColumn]) -> list[ReadColumn]:
     """Return the columns to read; raise ExportRejected for a type that cannot be read exactly."""
     declared = {column.name: column for column in columns_of(source.schema)} if source.schema else {}
     pa = arrow()
@@ -87,7 +87,7 @@ def _columns(name: str, source: Database, found: Sequence[PostgresColumn]) -> li
     return columns
 
 
-def _rows(databases: Databases, schema: Any, name: str, source: Database) -> Iterator[Any]:
+def _rows(databases: Databases, schema: Any, name: str, source: Jdbc) -> Iterator[Any]:
     """Yield the rows of a table as Arrow batches."""
     import pyarrow.csv
 

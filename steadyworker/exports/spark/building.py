@@ -13,7 +13,6 @@ import re
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 from steadyworker.errors import ExportError, ExportRejected
@@ -22,7 +21,8 @@ from steadyworker.text.plain_text import plain_text
 _CAUSES = 3  # the largest number of causes in the text of an error
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t].*\n)*)(\S.*)")
 _CHAINED = re.compile(r"\n\n(?:The above exception was the direct cause|During handling of the above exception)")
-_FRAME = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
+_MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")  # of an error's class
+_FRAME = re.compile(r'^ +File "(.+)", line (\d+)(?:, in (\S+))?$', re.MULTILINE)  # an error of syntax is in no function
 
 
 class Built:
@@ -42,7 +42,7 @@ class Built:
         try:
             self._module = importlib.import_module(module)
         except BaseException as error:  # noqa: BLE001 - a module can raise anything, even SystemExit
-            _failed(f"import of {module}", error, Path(__file__))
+            _failed(f"import of {module}", error)
         function: Any = self._module
         for part in attribute.split("."):
             function = getattr(function, part, None)
@@ -64,7 +64,7 @@ class Built:
         try:
             frame = self._function(session, dict(tables), dict(params))
         except BaseException as error:  # noqa: BLE001 - a function can raise anything, even SystemExit
-            _failed(self._name, error, Path(__file__))
+            _failed(self._name, error)
         if not (hasattr(frame, "schema") and hasattr(frame, "orderBy")):
             raise ExportRejected(
                 f"Expected a DataFrame from {self._name}, got {type(frame).__name__}: return the DataFrame to export."
@@ -82,28 +82,10 @@ class Built:
         return {self._module.__name__: f"sha256:{digest}"}
 
 
-def _failed(what: str, error: BaseException, here: Path) -> NoReturn:
+def _failed(what: str, error: BaseException) -> NoReturn:
     """Raise an ExportError with the last line of the user's code that ran, and the error with its causes."""
-    line = _line(error.__traceback__, here)
-    raise ExportError(f"{what} failed{line}: {_with_causes(error)}") from error
-
-
-def _with_causes(error: BaseException) -> str:
-    """Return the first line of an error, and the first lines of its causes."""
-    text, cause = _summary(error), error
-    for _ in range(_CAUSES):
-        if (before := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)) is None:
-            break
-        cause = before
-        text += f" (caused by {_summary(cause)})"
-    return text
-
-
-def _summary(error: BaseException) -> str:
-    """Return the name of an error's class, and the first line of its text."""
-    name, _, text = plain_text(error).partition(": ")
-    line = next((line for line in text.splitlines() if line.strip()), "").strip()
-    return f"{name}{': ' if line else ''}{line}"
+    shown = _shown("".join(traceback.format_exception(error)))
+    raise ExportError(f"{what} failed{shown or ': ' + plain_text(error)}") from error
 
 
 def from_traceback(text: str) -> str:
@@ -112,6 +94,12 @@ def from_traceback(text: str) -> str:
 
     Spark shows an error of a user-defined function as such a text, because the error was raised in another process.
     """
+    shown = _shown(text)
+    return f"a Python function failed{shown}" if shown else ""
+
+
+def _shown(text: str) -> str:
+    """Return the place of the innermost stack frame in the user's own code, the error, and the first lines of its causes."""
     if (found := _TRACEBACK.search(text)) is None:
         return ""
     errors = [found[2].strip()]
@@ -121,20 +109,13 @@ def from_traceback(text: str) -> str:
         found = after
         errors.append(found[2].strip())
     places = [place for place in _FRAME.findall(found[1]) if not _foreign(place[0])]
-    at = " at {}:{} in {}".format(*places[-1]) if places else ""
-    causes = "".join(f" (caused by {cause})" for cause in errors[-2 : -2 - _CAUSES : -1])
-    return f"a Python function failed{at}: {errors[-1]}{causes}"
-
-
-def _line(trace: TracebackType | None, here: Path) -> str:
-    """Return the place of the innermost stack frame in the user's own code, or an empty text."""
-    for frame in reversed(traceback.extract_tb(trace)):
-        if not _foreign(frame.filename) and Path(frame.filename) != here:
-            return f" at {frame.filename}:{frame.lineno} in {frame.name}"
-    return ""
+    at = " at {}:{} in {}".format(*places[-1]).removesuffix(" in ") if places else ""
+    error, *causes = (_MODULE.sub("", line) for line in reversed(errors[-1 - _CAUSES :]))
+    return f"{at}: {error}{''.join(f' (caused by {cause})' for cause in causes)}"
 
 
 def _foreign(file: str) -> bool:
     """Return whether a file of Python code is not the user's own."""
-    libraries = {"site-packages", "dist-packages", "pyspark.zip"} & {*Path(file).parts}
-    return file.startswith("<") or bool(libraries) or Path(file).parent.name == "importlib"
+    path = Path(file)
+    libraries = {"site-packages", "dist-packages", "pyspark.zip"} & {*path.parts}
+    return file.startswith("<") or bool(libraries) or path.parent.name == "importlib" or path == Path(__file__)

@@ -64,7 +64,10 @@ _FORGOTTEN = (
 
 class ConnectEngine:
     """
-    Jobs on one server; it has the methods of `engine.Engine`, but no JVM.
+    Jobs on one server; it has the methods of `engine.Engine` but those for its JVM.
+
+    Attributes:
+        version: The version of the server's Spark.
 
     Args:
         emit: A function that gets each event, from any thread.
@@ -73,7 +76,7 @@ class ConnectEngine:
 
     Raises:
         ExportError: The server does not respond within `asked.within` seconds.
-        Exception: The server's error, if it refuses the client or a setting.
+        Exception: The server's error, if it refuses the client.
     """
 
     def __init__(
@@ -81,19 +84,10 @@ class ConnectEngine:
     ) -> None:
         self._emit, self._lost, self._conf = emit, lost, asked.conf
         self._server = Server(asked.url)
-        self._version = self._server.wait(asked.within)
-        self._server.try_out(asked.conf)
+        self.version = self._server.wait(asked.within)
         self._clock = SystemClock()
         self._jobs: dict[str, _ConnectJob] = {}
         self._changes = threading.Lock()
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """The version of the server's Spark."""
-        return {"pyspark": self._version}
-
-    def warm_up(self, folder: Path) -> None:
-        """Do nothing, because the server also serves other clients."""
 
     def run(self, run: RunExport) -> None:
         """Begin a job, and return at once; the job's last event is `done` or `failed`."""
@@ -127,11 +121,6 @@ class ConnectEngine:
     def alive(self) -> bool:
         """Return whether the server responds; while the server hangs, this call waits."""
         return self._server.answers()
-
-    def outlive(self) -> NoReturn:
-        """Never return, because `alive` and the jobs detect that the server is gone."""
-        while True:
-            threading.Event().wait()
 
     def abandon(self) -> None:
         """End the jobs at the server, within 1.5 s."""

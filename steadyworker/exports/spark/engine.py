@@ -40,6 +40,7 @@ from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
 _UNSEEN = 10.0  # factor of the limit without progress in a cluster, whose tasks compute in other processes
+_POOLS = 100  # Spark keeps each pool until its end
 _POLL = 0.2  # seconds between two reads of Spark's counters, and between two calls of cancel
 
 
@@ -57,16 +58,14 @@ class Engine:
         self._session = SparkSession.builder.getOrCreate()
         self._context = self._session.sparkContext
         self._jobs: dict[str, _EngineJob] = {}
-        self._pools: set[int] = set()
         self._changes = threading.Lock()
-        self._groups = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._spare: SparkSession | None = None
 
     @property
-    def versions(self) -> dict[str, str]:
-        """The versions of PySpark and Java."""
-        jvm: Any = self._context._jvm  # noqa: SLF001
-        return {"pyspark": self._context.version, "java": str(jvm.System.getProperty("java.version"))}
+    def version(self) -> str:
+        """The version of Spark."""
+        return str(self._context.version)
 
     @property
     def _java(self) -> Any:
@@ -104,18 +103,13 @@ class Engine:
         job = self._job(run, self._emit)
         with self._changes:
             self._jobs[run.job] = job
-            pool = next(number for number in range(len(self._pools) + 1) if number not in self._pools)
-            self._pools.add(pool)
-        InheritableThread(target=self._drive, args=(job, pool), name=run.job, daemon=True).start()
+        InheritableThread(target=self._drive, args=(job,), name=run.job, daemon=True).start()
 
     def cancel(self, job: str) -> None:
         """End a job, and return at once; do nothing if the job has ended."""
         with self._changes:
             if job in self._jobs:
                 self._jobs[job].cancelled.set()
-
-    def abandon(self) -> None:
-        """Do nothing, because executors end with their driver."""
 
     def stop(self) -> None:
         """End Spark normally, so that a cluster gets the application's end."""
@@ -127,8 +121,7 @@ class Engine:
         with self._changes:
             session, self._spare = self._spare, None
         session = session or self._fresh()
-        group = f"{run.job}/{next(self._groups)}"  # a second submission of a job here has its own counters
-        return _EngineJob(run, session, group, emit, self._dump)
+        return _EngineJob(run, session, next(self._numbers), emit, self._dump)
 
     def _fresh(self) -> SparkSession:
         """Return a new session for a job; making its parser and planner takes longer than a small query."""
@@ -143,7 +136,7 @@ class Engine:
         faulthandler.dump_traceback(all_threads=True)
         os.kill(self._java.pid, signal.SIGQUIT)  # the JVM writes its stacks, and continues
 
-    def _drive(self, job: _EngineJob, pool: int) -> None:
+    def _drive(self, job: _EngineJob) -> None:
         """
         Do a job, and emit its last event, whatever fails.
 
@@ -152,7 +145,7 @@ class Engine:
         watcher = threading.Thread(target=job.watch, name=f"{job.id}-watch", daemon=True)
         try:
             watcher.start()
-            self._context.setLocalProperty("spark.scheduler.pool", f"pool-{pool}")
+            self._context.setLocalProperty("spark.scheduler.pool", job.pool)
             last: JobEvent = job.write()
         except BaseException as error:  # noqa: BLE001 - any error ends only this job, even a SystemExit of the user's code
             if not self.alive():
@@ -170,7 +163,6 @@ class Engine:
             shutil.rmtree(job.parts, ignore_errors=True)  # the disk can be full, and the child can be dead
         with self._changes:
             del self._jobs[job.id]
-            self._pools.discard(pool)
         self._emit(
             ExportFailed(job.id, "cancelled", "cancelled")
             if job.cancelled.is_set() and isinstance(last, ExportFailed)
@@ -187,11 +179,13 @@ class _EngineJob:
         self,
         run: RunExport,
         session: SparkSession,
-        group: str,
+        number: int,
         emit: Callable[[JobEvent | Stuck], None],
         dump: Callable[[str], None],
     ) -> None:
-        self.id, self._run, self._group, self._probe = run.job, run, group, f"{group}/probe"
+        self.id, self._run, self.pool = run.job, run, f"pool-{number % _POOLS}"
+        self._group = group = f"{run.job}/{number}"  # a second submission of a job here has its own counters
+        self._probe = f"{group}/probe"
         self.parts = Path(run.plan.parts)
         self.session, self._emit, self._dump = session, emit, dump
         self._context = context = session.sparkContext

@@ -6,7 +6,8 @@ Its arguments are the parent's process id and, for Spark Connect, `connect`.
   The host first moves both to other descriptors, and connects descriptor 1 to the log.
   So output of the JVM cannot break the protocol.
 - The host leads a process session of its own (setsid).
-  When the host ends, all processes of that session are killed, and the host's folder is removed.
+  When the host ends, all processes of that session are killed, because the JVM's Python workers have another process group.
+  The worker process removes the host's folder; if it died too, the next worker process here does (`process.reap_folders`).
 - The host ends when its parent dies (PDEATHSIG, end of file), when its JVM dies, or at the command `stop`.
   The host also ends when its Spark Connect server has lost a job.
 - The host starts Spark before any thread.
@@ -18,7 +19,6 @@ import ctypes
 import os
 import queue
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -51,38 +51,15 @@ _ENDS = {
     3: "ran out of memory: raise spark.driver.memory in spark_conf",  # from -XX:+ExitOnOutOfMemoryError
     -signal.SIGKILL: "was killed by SIGKILL, as the system does when memory is short: compare spark.driver.memory with the machine",
 }
-# This program waits until the parent is gone or has removed the folder; then it tries for 2 s, because the JVM can still write.
-_BURY = """
-import fcntl, os, shutil, sys, time
-fcntl.flock(os.open(sys.argv[1] + "/lock", os.O_RDWR), fcntl.LOCK_EX)
-for _ in range(20):
-    shutil.rmtree(sys.argv[1], ignore_errors=True)
-    if not os.path.exists(sys.argv[1]):
-        break
-    time.sleep(0.1)
-"""
-
-
-def die() -> NoReturn:
-    """Kill this process, the JVM, and the rest of their session; a process that outlives the host removes the host's folder."""
-    subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _BURY, str(Path(tempfile.gettempdir()).parent)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
-    end_own_session()  # the session, because the JVM's Python workers have another process group
 
 
 def die_with(parent: int) -> None:
-    """Make this process die with its parent."""
-    signal.signal(signal.SIGTERM, lambda *_: die())
+    """Make this process die with its parent, and the JVM and the rest of their session with this process."""
+    signal.signal(signal.SIGTERM, lambda *_: end_own_session())
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # the parent has died before the call of prctl
-        die()
+        end_own_session()
 
 
 class HostWire:
@@ -104,7 +81,7 @@ class HostWire:
                 self._events.write(encode(message))
                 self._events.flush()
         except OSError:
-            die()
+            end_own_session()
 
 
 def main() -> None:
@@ -116,21 +93,22 @@ def main() -> None:
     wire = HostWire()
     try:
         engine = _engine(wire, sys.argv[2:])
-        engine.warm_up(Path(tempfile.gettempdir(), "warm-up"))
     except Exception as error:  # noqa: BLE001 - any error at the start is sent to the parent, and ends this process
         wire.send(Fatal(redact(first_line(error))))
-        die()
+        end_own_session()
 
     def leave() -> NoReturn:
-        engine.abandon()
-        die()
+        if isinstance(engine, ConnectEngine):  # executors end with their driver, but a server's jobs do not
+            engine.abandon()
+        end_own_session()
 
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave").start())
     pings: queue.SimpleQueue[PingHost] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_answer, args=(engine, wire, pings), name="ping", daemon=True).start()
-    threading.Thread(target=_outlive, args=(engine, wire, stopping), name="outlive", daemon=True).start()
-    wire.send(HostReady(dict(engine.versions)))
+    if isinstance(engine, Engine):
+        threading.Thread(target=_outlive, args=(engine, wire, stopping), name="outlive", daemon=True).start()
+    wire.send(HostReady({"pyspark": engine.version}))
     for line in wire.commands:
         match decode_command(line):
             case RunExport() as run:
@@ -147,18 +125,20 @@ def main() -> None:
 
 
 def _engine(wire: HostWire, kind: list[str]) -> Engine | ConnectEngine:
-    """Return the engine for the arguments of this process."""
+    """Return the engine for the arguments of this process, ready for its first job."""
 
     def gone() -> NoReturn:
         time.sleep(_SPEAK)
-        die()
+        end_own_session()
 
     def lost(why: str) -> NoReturn:
         wire.send(Fatal(why))
-        die()
+        end_own_session()
 
     if kind != ["connect"]:
-        return Engine(wire.send, gone)
+        engine = Engine(wire.send, gone)
+        engine.warm_up(Path(tempfile.gettempdir(), "warm-up"))
+        return engine
     command = decode_command(wire.commands.readline())
     assert isinstance(command, Connect), "the parent sends it first"
     return ConnectEngine(wire.send, lost, command)
@@ -172,10 +152,10 @@ def _answer(engine: Engine | ConnectEngine, wire: HostWire, pings: queue.SimpleQ
             wire.send(HostPong())
 
 
-def _outlive(engine: Engine | ConnectEngine, wire: HostWire, stopping: threading.Event) -> None:
+def _outlive(engine: Engine, wire: HostWire, stopping: threading.Event) -> None:
     """Report how the engine's JVM has died, and kill this process."""
     code = engine.outlive()
     if not stopping.is_set():
         end = f"was killed by signal {-code}" if code < 0 else f"ended by itself with exit code {code}"
         wire.send(Fatal(f"Spark's JVM {_ENDS.get(code, end)}"))
-        die()
+        end_own_session()

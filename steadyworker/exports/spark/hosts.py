@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from steadyworker.exports.jdbc import Database
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import (
     Cancel,
@@ -98,7 +98,7 @@ class Call:
         own, again = self.plan.session, range(self.submissions - 1)
         names = [own, *(str(uuid.uuid5(uuid.NAMESPACE_OID, f"{own} {number}")) for number in again)]
         # A database can take as long as `statement_timeout` before its first row.
-        silent = [table.statement_timeout for table in self.plan.tables.values() if isinstance(table, Database)]
+        silent = [table.statement_timeout for table in self.plan.tables.values() if isinstance(table, Jdbc)]
         plan = msgspec.structs.replace(
             self.plan, parts=str(self.parts), session=names.pop(), earlier=(*self.plan.earlier, *names)
         )
@@ -120,10 +120,8 @@ class SparkHost:
 
     Attributes:
         limit: The limit for the host's start, or for its end after a stop; None between start and stop.
-        begun: The number of calls that the host has got.
-        retiring: True if the host takes no more calls.
         stopping: True if the host was asked to end.
-        abandoned: True if a call that did not end has left this host; the host is killed after its other calls.
+        abandoned: True if a call that did not end has left this host; the host takes no more calls, and is killed after its last call.
         idle_since: The time at which the host's last call ended.
         asked: The limit for the reply to a ping; None if the host has replied.
         answered_at: The time of the host's last reply to a ping.
@@ -135,9 +133,7 @@ class SparkHost:
     limit: Limit | None = None
     versions: dict[str, str] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
-    begun: int = 0
     ready: bool = False
-    retiring: bool = False
     stopping: bool = False
     abandoned: bool = False
     idle_since: float | None = None
@@ -148,11 +144,10 @@ class SparkHost:
     def accepts(self, call: Call) -> bool:
         """Return whether this call can run here; from its third beginning on, a call runs alone."""
         alone = call.submissions >= _ALONE or any(other.submissions > _ALONE for other in self.calls.values())
-        return not self.retiring and not (self.calls and alone)
+        return not self.stopping and not self.abandoned and not (self.calls and alone)
 
     def submit(self, call: Call) -> None:
         """Begin the call on this host, as soon as the host is ready."""
-        self.begun += 1
         self.calls[call.job], self.idle_since = call, None
         call.submissions, call.stuck, call.ends_by = call.submissions + 1, "", None
         if self.ready:
@@ -160,7 +155,8 @@ class SparkHost:
 
     def became_ready(self, versions: dict[str, str], now: float) -> None:
         """Note that the host is ready, and send it the waiting calls."""
-        self.ready, self.versions, self.answered_at = True, versions, now
+        self.ready, self.answered_at = True, now
+        self.versions |= versions
         if not self.stopping:
             self.limit = None
         for call in self.calls.values():
@@ -172,13 +168,6 @@ class SparkHost:
             call.ends_by = now + self.settings.hung_after
             self.process.send(Cancel(call.job))
 
-    def ended(self, call: Call) -> None:
-        """Remove an ended call, and retire the host after too many calls or with too much memory."""
-        del self.calls[call.job]
-        limit = self.settings.max_rss
-        if self.begun >= self.settings.jobs_per_host or (limit is not None and self.process.rss > limit):
-            self.retiring = True
-
     def kill(self, problem: str = "") -> None:
         """Kill the host now."""
         self.problem = self.problem or problem
@@ -188,12 +177,12 @@ class SparkHost:
         """Ask the host to end, and kill it after `within` seconds; only the first call sends the request."""
         self.limit = Limit(self.process, self.settings.hung_after, now, within)
         if not self.stopping:
-            self.retiring = self.stopping = True
+            self.stopping = True
             self.process.stop()
 
     def attend(self, now: float) -> list[Call]:
         """
-        Act on the limits: kill a host that stands still, ping a busy host, stop an idle or retired host, shorten a long log.
+        Act on the limits: kill a host that stands still, ping a busy host, stop an idle host, shorten a long log.
 
         Return the calls that have not ended in time, if other calls still need the host.
         """
@@ -206,7 +195,7 @@ class SparkHost:
             late = []
         for call in late:
             del self.calls[call.job]
-            self.retiring = self.abandoned = True
+            self.abandoned = True
         if self.limit is not None and self.limit.over(now):
             passed, self.limit = now - self.limit.began, None
             self.kill(f"the host was not {'gone' if self.stopping else 'ready'} after {passed:.0f} s, and stood still")
@@ -219,8 +208,6 @@ class SparkHost:
             self._ping(now)
         elif self.abandoned:
             self.kill("a cancelled job did not end")
-        elif self.retiring:
-            self.stop(now)
         elif self.idle_since is None:
             self.idle_since, self.asked = now, None
         elif now - self.idle_since >= self.settings.idle_stop:

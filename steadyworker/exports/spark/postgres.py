@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.jdbc import Database
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.postgres import (
     CHECK_CLIENT,
     READ_ONLY,
@@ -64,7 +64,7 @@ _BENT = {
 }
 
 
-def read_table(session: SparkSession, databases: Databases, name: str, source: Database) -> DataFrame:
+def read_table(session: SparkSession, databases: Databases, name: str, source: Jdbc) -> DataFrame:
     """
     Return the table, in the snapshot that all tables of its database share.
 
@@ -93,7 +93,7 @@ def _load(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
         ) from error
 
 
-def _connection(held: HeldSnapshot, source: Database) -> dict[str, str]:
+def _connection(held: HeldSnapshot, source: Jdbc) -> dict[str, str]:
     """Return Spark's options for the connections of the readers."""
     limit, timeout = math.ceil(source.statement_timeout), math.ceil(source.statement_timeout * 1000)
     given = {**source.options, **{name: value for name, value in held.login.items() if value is not None}}
@@ -121,7 +121,7 @@ def _connection(held: HeldSnapshot, source: Database) -> dict[str, str]:
     }
 
 
-def _ranges(held: HeldSnapshot, name: str, source: Database, columns: Sequence[PostgresColumn]) -> dict[str, str]:
+def _ranges(held: HeldSnapshot, name: str, source: Jdbc, columns: Sequence[PostgresColumn]) -> dict[str, str]:
     """Return Spark's options for the ranges of the read, or no options if there is only one range."""
     if (column := source.partition_by) is None:
         return {}
@@ -140,13 +140,13 @@ def _ranges(held: HeldSnapshot, name: str, source: Database, columns: Sequence[P
     return {"partitionColumn": column, "lowerBound": lower, "upperBound": upper, "numPartitions": str(count)}
 
 
-def _expected(held: HeldSnapshot, source: Database) -> int:
+def _expected(held: HeldSnapshot, source: Jdbc) -> int:
     """Return the number of rows, as the database's planner estimates it."""
     ((plan,),) = held.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {source.relation}")  # noqa: S608 - the user's own SQL
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
-def _relation(source: Database, columns: Sequence[PostgresColumn]) -> str:
+def _relation(source: Jdbc, columns: Sequence[PostgresColumn]) -> str:
     """Return the table with each `real` as PostgreSQL shows it; Spark would read 0.1 as 0.10000000149011612."""
     short = {each.name for each in columns if each.kind == "float4" and not _declares(source, each.name)}
     if not short:
@@ -159,7 +159,7 @@ def _relation(source: Database, columns: Sequence[PostgresColumn]) -> str:
     return f"(SELECT {', '.join(chosen)} FROM {source.relation}) AS exact"  # noqa: S608 - the user's own SQL
 
 
-def _check_types(name: str, source: Database, columns: Sequence[PostgresColumn]) -> None:
+def _check_types(name: str, source: Jdbc, columns: Sequence[PostgresColumn]) -> None:
     """Refuse columns that Spark would round or change, unless the user's schema gives them a type."""
     for each in columns:
         element = each.kind.removeprefix("_")
@@ -173,7 +173,7 @@ def _check_types(name: str, source: Database, columns: Sequence[PostgresColumn])
 
 
 def _check_values(
-    held: HeldSnapshot, name: str, source: Database, columns: Sequence[PostgresColumn], read: StructType
+    held: HeldSnapshot, name: str, source: Jdbc, columns: Sequence[PostgresColumn], read: StructType
 ) -> None:
     """
     Refuse values that Spark would change: infinite dates, and more digits after the point than the type that Spark reads.
@@ -212,7 +212,7 @@ def _check_values(
             raise rounded(name, column, after, got, remedy)
 
 
-def _declares(source: Database, column: str, kind: str = "") -> bool:
+def _declares(source: Jdbc, column: str, kind: str = "") -> bool:
     """Return whether the user's schema has a column of this name and type; without `kind`, of any type."""
     pattern = rf"(?:^|,)\s*`?{re.escape(column)}`?\s+{kind}"
     return re.search(pattern, source.schema or "", re.IGNORECASE) is not None

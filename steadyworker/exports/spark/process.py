@@ -33,7 +33,7 @@ from steadyworker.exports.spark.protocol import Command, Message, StopHost, deco
 from steadyworker.exports.spark.settings import PROPERTIES, SparkSettings
 from steadyworker.system.interpreter import command
 from steadyworker.system.private import make_private_file, make_private_folder
-from steadyworker.system.procfs import end_sessions, kill_sessions, tree_cpu, tree_rss
+from steadyworker.system.procfs import end_sessions, kill_sessions, tree_cpu
 from steadyworker.text.redaction import redact
 
 _LOG_TAIL = 16_000
@@ -106,11 +106,6 @@ class HostProcess:
     def pid(self) -> int:
         """The host's process id, which is also the id of its session."""
         return self._process.pid
-
-    @property
-    def rss(self) -> int:
-        """The resident bytes of host and JVM."""
-        return tree_rss(self.pid)
 
     @property
     def cpu(self) -> float:

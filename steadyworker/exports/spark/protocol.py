@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from steadyworker.exports.jdbc import Database
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.params import Param
 from steadyworker.exports.tables import FileSource
 from steadyworker.text.plain_text import as_unicode_data
@@ -45,7 +45,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     query: str
     build: bool = False
-    tables: dict[str, FileSource | Database]
+    tables: dict[str, FileSource | Jdbc]
     params: dict[str, Param] = {}
     order_by: tuple[str, ...]
     sums: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.jdbc import Database
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.params import from_param
 from steadyworker.exports.postgres import PASSING, Databases, is_final
 from steadyworker.exports.spark.binding import bound
@@ -130,7 +130,7 @@ def _shared(folder: Path) -> tuple[str, ...]:
     return parts
 
 
-def _read(session: SparkSession, name: str, source: FileSource | Database, databases: Databases | None) -> DataFrame:
+def _read(session: SparkSession, name: str, source: FileSource | Jdbc, databases: Databases | None) -> DataFrame:
     if isinstance(source, FileSource):
         return read(session, source)
     if databases is None:
@@ -224,5 +224,6 @@ def _states(error: Exception) -> Iterator[str]:
 
 
 def _java(error: Exception) -> Any:
-    """Return the error in the JVM, or None without one."""
-    return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    """Return the error in the JVM, or None without one; PySpark raises its own error while it handles the JVM's."""
+    found = error.__context__ if isinstance(error, PySparkException) else error
+    return found.java_exception if isinstance(found, Py4JJavaError) else None

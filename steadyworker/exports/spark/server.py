@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -52,11 +51,6 @@ class Server:
                         "start the server, or correct spark_master."
                     ) from None
                 self._probe = self._fresh_probe()
-
-    def try_out(self, conf: Mapping[str, str]) -> None:
-        """Try the settings of every session in a probe session; raise the server's error if the server refuses a setting."""
-        for key, value in conf.items():
-            self._probe.conf.set(key, value)
 
     def answers(self) -> bool:
         """Return whether the server responds, even with an error; while the server hangs, this call waits."""

@@ -10,8 +10,7 @@ One thread changes all state of the service; other threads, such as the hosts' r
               └──────────────────┘ up to `resubmissions` times, then failed("host-died")
                                    a call that is stuck is cancelled, and begun again in the same way, or failed("stuck")
 
-    host:  starting ──ready──→ warm ──jobs_per_host, max_rss──→ retiring ──empty──→ stopping ──→ gone
-                                └───────── idle_stop ──────────────────────────────────↑
+    host:  starting ──ready──→ warm ──idle_stop──→ stopping ──→ gone
 
 When a host dies, the service cannot know which of its jobs was the cause, so it begins each of these jobs again.
 From its third beginning on, a job runs alone on a host, so that a job that ends each host does not take others along.
@@ -168,7 +167,7 @@ class SparkService:
             if call.job in host.calls and host.ready:
                 host.cancel(call, self._clock.monotonic())
             elif call.job in host.calls:
-                host.ended(call)
+                del host.calls[call.job]
                 call.fail(*_CANCELLED)
 
     def _fail_all(self, kind: str, text: str) -> None:
@@ -216,7 +215,8 @@ class SparkService:
             self._waiting.clear()
             return None
         within = self._settings.hung_after + (self._settings.server_within if self._settings.server else 0.0)
-        host = SparkHost(process, self._settings, Limit(process, within, self._clock.monotonic()))
+        versions = {"java": java.version} if java else {}
+        host = SparkHost(process, self._settings, Limit(process, within, self._clock.monotonic()), versions)
         self._hosts.append(host)
         self._log.info("spark_host_starting", pid=process.pid, master=self._settings.place, java=java and java.version)
         return host
@@ -249,7 +249,7 @@ class SparkService:
         if not isinstance(event, ExportDone | ExportFailed):
             call.emit(as_event(event, submissions=call.submissions))
             return
-        host.ended(call)
+        del host.calls[call.job]
         if call.cancelled:  # Spark's last tasks have made the removed stage's folders again
             remove_empty(call.parts)
         if isinstance(event, ExportFailed) and call.stuck:

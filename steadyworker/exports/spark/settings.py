@@ -24,7 +24,6 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.exports.spark.address import SCHEME, ConnectAddress
@@ -56,19 +55,7 @@ _DEFAULTS = {
     "spark.log.level": "WARN",
 }
 _LISTENS_WITHIN = 3.0
-_SECONDS = (0.001, 366 * 86400.0)  # at most a year, because Python's timers do not accept infinity
-# Outside of these ranges, a job could wait forever, or the service would act on a host without pause.
-_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "jobs_per_host": (1, 1e9),
-        "max_hosts": (1, 1000),
-        "resubmissions": (0, 1000),
-        "idle_stop": _SECONDS,
-        "server_within": _SECONDS,
-        "hung_after": _SECONDS,
-        "stuck_after": _SECONDS,
-    }
-)
+_LONGEST = 366 * 86400.0  # a year, because Python's timers do not accept infinity
 _PER_SESSION = ("spark.sql.files.", "spark.sql.adaptive.")
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 PROPERTIES = "spark.properties"
@@ -77,7 +64,7 @@ PROPERTIES = "spark.properties"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = {
     "spark.master": "set `master` instead",
-    "spark.local.dir": "set `scratch` instead, so that the files of a killed host are removed",
+    "spark.local.dir": "put the state directory on another disk instead, because the files of a killed host must be removed",
     "spark.submit.deployMode": "the driver runs in the Spark host",
 }
 _HIDDEN = (
@@ -104,12 +91,9 @@ class SparkSettings:
         master: Spark's master, or a Spark Connect server (`sc://host:port/;token=…`).
             Unless it is `local[…]`, executors and worker process must share the file system of each export.
         conf: Settings of Spark, which replace SteadyWorker's defaults; SteadyWorker adds its own Java options.
-        scratch: Another folder for the hosts' folders; a sort needs room for the data once or twice.
         idle_stop: Seconds without a job after which a host ends.
-        jobs_per_host: The number of jobs after which the service replaces a host.
-        max_rss: The resident bytes of host and JVM after which the service replaces a host; None means no limit.
         max_hosts: The largest number of hosts at the same time.
-            A second host is necessary while the first host is replaced.
+            A second host is necessary for a job that must run alone, and for new jobs while a job on the first host does not end.
         resubmissions: How many times a job is begun again after it was stuck, or after its host has died.
         server_within: Seconds to wait for a Spark Connect server that does not respond.
         hung_after: Seconds after which the service kills a host that does not start, reply to a ping, or end.
@@ -124,16 +108,13 @@ class SparkSettings:
 
     Raises:
         ConfigError: `conf` has a setting that users may not set, or a value that is not text.
-            A number is out of range, or an address is invalid.
+            `stuck_after` is not above 0, or longer than a year, or an address is invalid.
     """
 
     folder: Path
     master: str = field(default="local[*,4]", repr=False)  # can contain a token
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # can contain keys
-    scratch: Path | None = None
     idle_stop: float = 300.0
-    jobs_per_host: int = 1000
-    max_rss: int | None = None
     max_hosts: int = 2
     resubmissions: int = 3
     server_within: float = 120.0
@@ -151,13 +132,11 @@ class SparkSettings:
                     'like "8", "64m" or "true".',
                     id="spark.setting",
                 )
-        for name, (least, most) in _RANGES.items():
-            number = getattr(self, name)
-            if not isinstance(number, int | float) or not least <= number <= most:  # also false for NaN
-                raise ConfigError(
-                    f"Expected {name} from {least:g} to {most:g}, got {number!r}: correct it.", id="spark.setting"
-                )
-
+        if not 0 < self.stuck_after <= _LONGEST:  # also true for NaN
+            raise ConfigError(
+                f"Expected spark_stuck_after above 0 and at most a year, got {self.stuck_after:g} s: correct it.",
+                id="spark.setting",
+            )
         if self.master.startswith(SCHEME):
             ConnectAddress.of(self.master)
 
@@ -179,7 +158,7 @@ class SparkSettings:
     @property
     def hosts(self) -> Path:
         """The folder that contains the hosts' folders."""
-        return (self.scratch or self.folder) / "hosts"
+        return self.folder / "hosts"
 
     def findings(self) -> Iterator[Finding]:
         """

@@ -54,7 +54,7 @@ def made(archive: Path, tmp_path: Path) -> Iterator[Made]:
     services: list[SparkService] = []
 
     def make(**settings: Any) -> SparkService:
-        given: dict[str, Any] = {"folder": archive, "scratch": tmp_path / "scratch"} | settings
+        given: dict[str, Any] = {"folder": tmp_path / "scratch"} | settings
         services.append(SparkService(SparkSettings(**given)))
         return services[-1]
 

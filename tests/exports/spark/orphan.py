@@ -43,8 +43,7 @@ def orphan(out: Path, how: str = "at once", **settings: Any) -> Iterator[tuple[s
 def main(out: Path, how: str) -> None:
     """Export until the end."""
     settings: dict[str, Any] = json.loads(os.environ.pop("ORPHAN"))
-    settings |= {name: Path(settings[name]) for name in ("folder", "scratch") if name in settings}
-    service = SparkService(SparkSettings(**settings))
+    service = SparkService(SparkSettings(**settings | {"folder": Path(settings["folder"])}))
 
     def on_event(event: Mapping[str, Any]) -> None:
         if event["type"] == "progress" and event["done"]:

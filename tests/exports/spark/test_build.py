@@ -166,7 +166,7 @@ def test_what_a_function_cannot_do_is_reported_with_its_line(
         ("report_frames:unnamed", r"\(job\): .*in picky: ValueError: no name for \d \(caused by KeyError: \d\)$"),
         ("report_frames:leaves", r"in leaves: SystemExit: 3"),
         ("report_frames:misnamed", r"in misnamed: ValueError: no file caf\\udce9\.csv$"),
-        ("report_frames:unprintable", r"\(job\): SystemExit\(4\)$"),
+        ("report_frames:unprintable", r"\(query\): .* in unprintable: Leaving: <exception str\(\) failed>$"),
         ("report_frames:nothing", r"Expected a DataFrame from report_frames:nothing, got NoneType"),
         ("report_frames:unknown", r"in unknown: AnalysisException: .*missing"),
         ("report_frames:absent", r"function absent in report_frames, got none"),

@@ -82,7 +82,7 @@ SAID = {
     "secret": ("query", r"postgresql://shop:\*\*\*@db"),
     "refusing": ("job", "refused"),
     "nameless": ("job", "."),
-    "leaving": ("job", "SystemExit"),
+    "leaving": ("query", r"in leaving: LeavingError: <exception str\(\) failed>$"),
     "leaves": ("query", "SystemExit: 3"),
 }
 
@@ -164,7 +164,7 @@ def test_a_job_ends_although_its_databases_cannot_be_closed(tmp_path: Path, monk
 def test_a_table_of_postgresql_is_refused_at_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard()
     host = at_a_server(heard, monkeypatch)
-    tables: Any = {"t": Jdbc("postgresql://localhost/shop", "t").database()}
+    tables: Any = {"t": Jdbc("postgresql://localhost/shop", "t")}
     host.run(RunExport("job", ExportPlan(query="TABLE t", tables=tables, order_by=("id",), parts=str(tmp_path))))
     last = heard.last()
     assert last.kind == "rejected"

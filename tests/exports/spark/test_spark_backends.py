@@ -143,7 +143,7 @@ def test_an_application_ends_at_the_master_when_its_worker_process_dies(
 ) -> None:
     """So the next run of the job meets nothing of it; what an executor still wrote is in a folder that nobody reads."""
     others = set(standalone.applications())
-    settings: dict[str, Any] = {"folder": archive, "scratch": tmp_path, "master": standalone.url, "conf": CLUSTER}
+    settings: dict[str, Any] = {"folder": tmp_path, "master": standalone.url, "conf": CLUSTER}
     with orphan(tmp_path, **settings) as (parent, host):
         (application,) = set(standalone.applications()) - others
         assert standalone.executors(application)

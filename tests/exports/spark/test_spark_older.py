@@ -76,10 +76,6 @@ def test_the_end_of_a_jvm_is_noticed_and_named(
 
 
 FRAMES = """
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
-
-
 def plain(spark, tables, params):
     return spark.read.parquet(params["path"])
 
@@ -88,10 +84,6 @@ def cached(spark, tables, params):
     frame = spark.read.parquet(params["path"]).cache()
     frame.count()
     return frame
-
-
-def observed(spark, tables, params):
-    return plain(spark, tables, params).observe(Observation(), F.sum("d"))
 
 
 def delta(spark, tables, params):
@@ -163,20 +155,6 @@ def test_a_lake_that_a_function_reads_is_refused(
         with pytest.raises(ExportRejected, match=said):
             exported(lane, Build(f"lake_readers:{name}"), path=str(lake))
         assert exported(lane, Build(f"lake_readers:{name}"), path=str(beside)).rows == 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lane", BUILDING, indirect=True)
-def test_an_export_ends_without_spark_s_count_if_a_function_observes_what_spark_cannot_sum(
-    lane: SparkService, readers: None, tmp_path: Path
-) -> None:
-    """One observation that fails takes all others with it: in 4.1 without a word, so that nobody may wait for it without end."""
-    table = pa.table({"id": range(len(AMOUNTS)), "d": pa.array(AMOUNTS, pa.decimal128(38, 18))})
-    pq.write_table(table, tmp_path / "t.parquet")
-    services, params = LiveServices(lane), {"path": str(tmp_path / "t.parquet")}
-    export = SparkExport(Build("lake_readers:observed"), tables={}, order_by=("id",), params=params)
-    assert export.write(services, tmp_path / "out.csv").rows == 8
-    assert (services.events[-1]["rows"], services.events[-1]["submissions"]) == (None, 1)
 
 
 @pytest.mark.xdist_group("spark older")
