@@ -93,7 +93,7 @@ class Databases:
     def __init__(self, name: str, environ: Mapping[str, str] | None = None) -> None:
         self._application = application_name(name)
         self._environ = os.environ if environ is None else environ
-        self._opened: dict[tuple[str | None, ...], HeldSnapshot] = {}
+        self._opened: dict[tuple[object, ...], HeldSnapshot] = {}
         self._secrets: set[str] = set()
         self._cancelling: threading.Thread | None = None
         self._closed = False

@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, DecimalType, StringType, StructField, StructType
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.spark.result import WHOLE, column
+from steadyworker.exports.spark.result import WHOLE, column, leaves
 
 _EXPONENT = r"^[+-]?\d*\.?(\d*?)0*[eE]([+-]?\d{1,3})$"
 _SHOWN = 100  # characters of a value that an error repeats
@@ -51,16 +51,8 @@ def exact(load: Callable[[str | StructType], DataFrame], schema: str, place: str
 
 
 def holds(kind: DataType, what: type[DataType]) -> bool:
-    """Return whether `kind` is the type `what`, or contains it."""
-    match kind:
-        case StructType():
-            return any(holds(field.dataType, what) for field in kind.fields)
-        case ArrayType():
-            return holds(kind.elementType, what)
-        case MapType():
-            return holds(kind.keyType, what) or holds(kind.valueType, what)
-        case _:
-            return isinstance(kind, what)
+    """Return whether `kind` is the type of single values `what`, or contains it."""
+    return any(isinstance(each, what) for each in leaves(kind))
 
 
 def places(schema: StructType) -> dict[str, int]:
@@ -71,14 +63,6 @@ def places(schema: StructType) -> dict[str, int]:
         for name, kind in found.items()
         if isinstance(kind, DecimalType) or kind.typeName() in WHOLE
     }
-
-
-def rounded(name: str, column: str, after: int, got: str, remedy: str) -> ExportRejected:
-    """Return the error for a database value with more digits after the point than its declared type has."""
-    return ExportRejected(
-        f"Expected at most {after} digits after the point in column {column!r} of table {name!r}, as it is declared, "
-        f"got {got:.{_SHOWN}}, which Spark would round: {remedy}."
-    )
 
 
 def _read_as(kind: DataType) -> DataType:

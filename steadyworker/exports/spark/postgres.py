@@ -25,7 +25,7 @@ from steadyworker.exports.postgres import (
     unreadable,
 )
 from steadyworker.exports.spark.drivers import DRIVER, REMEDY
-from steadyworker.exports.spark.exact import places, rounded
+from steadyworker.exports.spark.exact import places
 
 _ROWS_A_RANGE = 250_000
 _MOST_RANGES = 1000
@@ -208,8 +208,11 @@ def _check_values(
     for (column, (after, _)), got in zip(numbers.items(), found[len(dates) :], strict=True):
         if got is not None:
             needs = len(got.partition(".")[2])
-            remedy = f'declare more, Jdbc(schema="{column} DECIMAL(38,{needs})"), or round it in a query, Jdbc(url, "SELECT …")'
-            raise rounded(name, column, after, got, remedy)
+            raise ExportRejected(
+                f"Expected at most {after} digits after the point in column {column!r} of table {name!r}, as it is declared, "
+                f'got {got:.100}, which Spark would round: declare more, Jdbc(schema="{column} DECIMAL(38,{needs})"), '
+                'or round it in a query, Jdbc(url, "SELECT …").'
+            )
 
 
 def _declares(source: Jdbc, column: str, kind: str = "") -> bool:

@@ -99,7 +99,7 @@ def _check_type(name: str, kind: DataType, *, nested: bool) -> None:
             f"Expected no {VARIABLE} in the names inside of column {name!r}, got {kind.simpleString()}: "
             "Hadoop would put a variable's value there; give the field another name in the query."
         )
-    wrong = next((each for each in _leaves(kind) if each.typeName() not in _SORTED | {"binary"}), None)
+    wrong = next((each for each in leaves(kind) if each.typeName() not in _SORTED | {"binary"}), None)
     if wrong is None and (nested or kind.typeName() in _SORTED):
         return
     remedy = "binary: base64 or hex; arrays, structs and maps: to_json, or export to Parquet; others: cast to text"
@@ -109,16 +109,16 @@ def _check_type(name: str, kind: DataType, *, nested: bool) -> None:
     )
 
 
-def _leaves(kind: DataType) -> Iterator[DataType]:
+def leaves(kind: DataType) -> Iterator[DataType]:
     """Yield the types of single values in a type."""
     match kind:
         case StructType():
             for field in kind.fields:
-                yield from _leaves(field.dataType)
+                yield from leaves(field.dataType)
         case ArrayType():
-            yield from _leaves(kind.elementType)
+            yield from leaves(kind.elementType)
         case MapType():
-            yield from _leaves(kind.keyType)
-            yield from _leaves(kind.valueType)
+            yield from leaves(kind.keyType)
+            yield from leaves(kind.valueType)
         case _:
             yield kind
