@@ -3,10 +3,12 @@ Tables that Spark finds by their names in a catalog; of Iceberg and Delta, an ex
 
 | kind | the current snapshot | snapshots that the table still has |
 |---|---|---|
-| Iceberg | the table's property `current-snapshot-id` | the table's metadata table `snapshots` |
+| Iceberg | the branch `main` in the table's metadata table `refs` | its metadata table `snapshots` |
 | Delta | the newest version in `DESCRIBE HISTORY` | `DESCRIBE HISTORY` |
 
 Both kinds read a snapshot by `VERSION AS OF`.
+Iceberg forgets a snapshot before it removes the snapshot's files.
+Delta's `VACUUM` removes files of a version that the history still lists, so the export finds that out only when it reads.
 The child stores the snapshots in the ledger when Spark has begun (`handle.py`); a later run gets them back in its plan.
 Until then, no row of the export exists outside of its stage, so a run that dies before that leaves no trace of its snapshot.
 
@@ -25,6 +27,7 @@ from steadyworker.errors import ExportRejected
 from steadyworker.exports.tables import Table
 
 _DETAILS = "# Detailed Table Information"
+_GONE = "FILE_NOT_EXIST"  # the condition of Spark's error
 _EMPTY, _NONE = "without a snapshot", "none"
 _KEPT: Mapping[str, str] = MappingProxyType(
     {"iceberg": "SELECT snapshot_id AS version FROM {}.snapshots", "delta": "DESCRIBE HISTORY {}"}
@@ -46,6 +49,7 @@ class PinnedTables:
 
     def __init__(self, session: SparkSession, known: Mapping[str, str]) -> None:
         self._session, self._known = session, known
+        self._tables: dict[str, Table] = {}
         self.snapshots: dict[str, str] = {}
         self.descriptions: list[str] = []
 
@@ -60,22 +64,33 @@ class PinnedTables:
         found = self._known.get(name) or self.snapshots.get(name) or self._current(name)
         kind, _, version = found.partition(" ")
         if name in self._known and version.isdecimal():
-            self._check(table, kind, version)
+            kept = self._session.sql(_KEPT[kind].format(name))
+            if not kept.where(f"version = {int(version)}").take(1):
+                raise _expired(table, found)
         self.descriptions.append(f"{kind} {table.name} {version}")
         if version == _NONE:
             return self._session.table(name)
-        self.snapshots[name] = found
+        self.snapshots[name], self._tables[name] = found, table
         if version == _EMPTY:
             return self._session.createDataFrame([], self._session.table(name).schema)
         return self._session.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")  # noqa: S608 - quoted, and a number
+
+    def refuse_expired(self, error: Exception) -> None:
+        """Raise ExportRejected if this error of Spark is that a file of a version of Delta is gone, as no retry brings it back."""
+        text = str(error)
+        for name, table in self._tables.items() if _GONE in text else ():
+            if self.snapshots[name].startswith("delta "):
+                row = self._session.sql(f"DESCRIBE DETAIL {name}").select("location").first()
+                _, _, folder = str(row and row[0]).partition(":")
+                if f"{folder.strip('/')}/" in text:
+                    raise _expired(table, self.snapshots[name]) from error
 
     def _current(self, name: str) -> str:
         """Return the table's kind and its current snapshot."""
         kind = self._kind(name)
         if kind == "iceberg":
-            row = self._session.sql(f"SHOW TBLPROPERTIES {name} ('current-snapshot-id')").first()
-            version = str(row[1]) if row else ""
-            return f"{kind} {version if version.isdecimal() else _EMPTY}"
+            row = self._session.sql(f"SELECT snapshot_id FROM {name}.refs WHERE name = 'main'").first()  # noqa: S608 - quoted
+            return f"{kind} {row[0] if row else _EMPTY}"
         if kind == "delta":
             row = self._session.sql(f"DESCRIBE HISTORY {name} LIMIT 1").select("version").first()
             assert row is not None  # a table of Delta has a first version
@@ -88,11 +103,11 @@ class PinnedTables:
         details = dict(rows[begin:])  # the rows before them are the table's columns
         return str(details.get("Provider") or details.get("Type") or "table").lower()
 
-    def _check(self, table: Table, kind: str, version: str) -> None:
-        kept = self._session.sql(_KEPT[kind].format(table.sql))
-        if not kept.where(f"version = {int(version)}").take(1):
-            raise ExportRejected(
-                f"Expected the table {table.name} with its {kind} snapshot {version}, which the job's first run has read, "
-                "got a table without this snapshot: it has expired. Replay the job, so that it reads the current snapshot, "
-                "and keep snapshots for longer than a job can wait."
-            )
+
+def _expired(table: Table, found: str) -> ExportRejected:
+    kind, _, version = found.partition(" ")
+    return ExportRejected(
+        f"Expected the {kind} snapshot {version} of the table {table.name}, which the job's first run has begun to read, "
+        "got a table without this snapshot, or without its files: it has expired. Replay the job, so that it reads the current snapshot, "
+        "and keep snapshots for longer than a job can take."
+    )
