@@ -33,7 +33,7 @@ A new format is one file of less than 150 lines and a reader for `verify`; `form
 | `sorting.py` | the columns by which DuckDB and Spark sort |
 | `rows.py` | `RowExport` |
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
-| `tables.py`, `jdbc.py`, `params.py` | the tables and parameters of a query: `Files`, `Jdbc` |
+| `tables.py`, `jdbc.py`, `params.py` | the tables and parameters of a query: `Files`, `Jdbc`, `Table` |
 | `postgres.py` | the snapshots of PostgreSQL that an export reads; the cancel of its queries |
 | `s3/` | objects of a bucket as targets |
 | `duckdb/` | `DuckDBExport` |

@@ -71,7 +71,9 @@ def refuse_lakes(path: str, has: Callable[[str, str], bool]) -> None:
 
 def _remedy(form: str, table: str) -> str:
     line = f"spark.read.format({json.dumps(form.lower())}).load({json.dumps(table, ensure_ascii=False)})"
+    name = "delta.`" + table.replace("`", "``") + "`" if form == "Delta" else "catalog.database.table"
     return (
         "its files hold deleted rows too. "
-        f"Export the table with SparkExport(Build('module:function')), where the function returns {line}."
+        f"Export the table with SparkExport, by its name, Table({json.dumps(name, ensure_ascii=False)}), "
+        f"or with Build('module:function'), where the function returns {line}."
     )

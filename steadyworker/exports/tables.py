@@ -1,4 +1,8 @@
-"""The tables of a query, for Spark and for DuckDB: `FileSource` is the checked form of `Files`."""
+"""
+The tables of a query, for Spark and for DuckDB.
+
+`Files`, `Jdbc` and, for Spark alone, `Table` are for users; `FileSource` is the checked form of `Files`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,9 @@ from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.lakes import check_files
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PART = re.compile(r"[\w-]+|`(?:[^`]|``)+`")
+_PARTS = re.compile(rf"(?:{_PART.pattern})(?:\.(?:{_PART.pattern}))+")
+_VARIABLE = "${"  # Spark replaces a variable in a query by a setting's value, which an error could then show
 _PACKED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate"})
 _FORMATS: Mapping[str, str] = MappingProxyType(
     {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -54,23 +61,65 @@ class FileSource(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_fie
     options: dict[str, str] = {}
 
 
-Table = str | os.PathLike[str] | Files | Jdbc
+class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind"):
+    """
+    A table that Spark finds by its name in a catalog of its session, such as a table of Iceberg or Delta.
+
+    Of Iceberg or Delta, the export reads one snapshot (for Delta: one version).
+    The job's first run finds the table's current snapshot, and the ledger records it.
+    Each later run of the job reads the recorded snapshot, although other programs change the table.
+    If this snapshot has expired, the export fails, and the job becomes a dead letter.
+    Iceberg reads a snapshot with the columns that the table had in it; so a new column appears after the table's next change.
+    The manifest's `snapshot` names kind, table and snapshot; a table of another kind, or a view, has `none`.
+
+    Args:
+        name: The parts of the name, with a dot between two parts: `lake.shop.payments`, or `shop.payments` in the current catalog.
+            A part in backquotes can have any character: ``delta.`/lake/payments` `` is the table in a folder of Delta.
+            `spark_conf` configures the catalogs.
+
+    Raises:
+        ExportRejected: The name has a single part, a part that needs backquotes, or `${`.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _PARTS.fullmatch(self.name) or _VARIABLE in self.name:
+            raise ExportRejected(
+                f"Expected a name such as lake.shop.payments or shop.payments, without {_VARIABLE}, got {self.name!r:.200}: "
+                "name the database too, and put a part with other characters than letters, digits, _ and - in backquotes."
+            )
+
+    @property
+    def sql(self) -> str:
+        """The name with each part in backquotes, the same for each spelling of the name."""
+        return ".".join(part if part[0] == "`" else f"`{part}`" for part in _PART.findall(self.name))
 
 
-def source(name: str, table: Table) -> FileSource | Jdbc:
+AnyTable = str | os.PathLike[str] | Files | Jdbc
+
+
+def source(name: str, table: AnyTable) -> FileSource | Jdbc:
     """
     Return the table in its checked form.
 
     Raises:
         ExportRejected: SQL would have to quote the name, the path's ending names no format,
-            or the path belongs to a table of Delta, Iceberg or Hudi.
+            the path belongs to a table of Delta, Iceberg or Hudi, or only Spark can read the table.
         ExportError: The path has no file.
     """
+    check_table_name(name)
+    if isinstance(table, Table):
+        raise ExportRejected(f"Expected files or Jdbc as table {name!r}, got {table}: export it with SparkExport.")
+    return table if isinstance(table, Jdbc) else source_of(name, table)
+
+
+def check_table_name(name: str) -> None:
+    """Raise ExportRejected if SQL would have to quote the name."""
     if not _NAME.fullmatch(name):
         raise ExportRejected(
             f"Expected a table name of letters, digits and _, got {name!r}: rename it, in the query too."
         )
-    return table if isinstance(table, Jdbc) else source_of(name, table)
 
 
 def source_of(name: str, table: str | os.PathLike[str] | Files) -> FileSource:

@@ -243,7 +243,7 @@ class TestFakeFaults(DirectFaults, NetworkFaults):
     def send(self, *keys: str, body: bytes = b"{}") -> None:
         queues = itertools.cycle(self.fake.topics[self.queue])
         for key, queue in zip(keys, queues, strict=False):
-            queue.messages.append((body, text_of({KEY: key, "UNIQ_KEY": secrets.token_hex(16)}), 0))
+            self.fake.store(queue, (body, text_of({KEY: key, "UNIQ_KEY": secrets.token_hex(16)}), 0))
 
     def depth(self) -> int:
         logs = enumerate(self.fake.topics[self.queue])

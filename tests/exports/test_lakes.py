@@ -11,8 +11,10 @@ import pytest
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports import check_files
+from steadyworker.exports.spark.handle import SessionNames
 from steadyworker.exports.spark.inputs import of_plan, of_text
-from steadyworker.exports.tables import Files, source_of
+from steadyworker.exports.tables import Files, Table, source, source_of
+from tests.exports.kit import FakeServices
 
 LAKES = {"delta": "_delta_log/00000000000000000000.json", "hudi": ".hoodie/hoodie.properties"}
 LAKES |= {"iceberg": "metadata/00001-6e3c.metadata.json"}
@@ -31,7 +33,8 @@ def lake(folder: Path, sign: str) -> Path:
 @pytest.mark.parametrize("read", READ, ids=["table", "data", "partition", "file"])
 def test_a_lake_s_folder_is_refused_with_the_line_that_reads_it(tmp_path: Path, form: str, read: str) -> None:
     table = lake(tmp_path / "payments", LAKES[form])
-    line = rf'spark\.read\.format\("{form}"\)\.load\("{table}"\)'
+    name = {"delta": f"delta.`{table}`"}.get(form, "catalog.database.table")
+    line = rf'Table\("{name}"\).* spark\.read\.format\("{form}"\)\.load\("{table}"\)'
     with pytest.raises(ExportRejected, match=rf"(?i)got .*the {form} table {table} .*{line}"):
         source_of("payments", table / read)
     with pytest.raises(ExportRejected, match=line):
@@ -65,6 +68,62 @@ def test_a_folder_of_files_is_none_of_them(tmp_path: Path) -> None:
     assert source_of("payments", folder / "data").path == str(folder / "data")
     check_files(folder)
     check_files(folder / "none.parquet")
+
+
+NAMES = {
+    "lake.shop.payments": "`lake`.`shop`.`payments`",
+    "shop.payments_2024": "`shop`.`payments_2024`",
+    "my-lake.`my shop`.`a.b``c`": "`my-lake`.`my shop`.`a.b``c`",
+    "delta.`/lake/zahlungen/ä`": "`delta`.`/lake/zahlungen/ä`",
+    "`lake`.shop.`payments`": "`lake`.`shop`.`payments`",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_part_of_a_table_s_name_is_quoted_once(name: str) -> None:
+    assert Table(name).sql == NAMES[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "payments",
+        "",
+        "a..b",
+        "a.b.",
+        "a.b c",
+        "a.b; DROP TABLE c",
+        "a.`b",
+        "a.``",
+        "a.b`c`",
+        "a.`b` x",
+        "a.`${spark.x}`",
+    ],
+)
+def test_a_name_that_spark_could_read_as_something_else_is_refused(name: str) -> None:
+    with pytest.raises(ExportRejected, match=r"Expected a name such as lake\.shop\.payments"):
+        Table(name)
+
+
+def test_a_table_of_a_catalog_is_no_table_of_duckdb_s() -> None:
+    table: Any = Table("shop.payments")
+    with pytest.raises(
+        ExportRejected, match=r"table 't', got Table\(name='shop.payments'\): export it with SparkExport"
+    ):
+        source("t", table)
+
+
+def test_a_later_run_gets_the_snapshots_of_the_first_from_the_ledger(tmp_path: Path) -> None:
+    """Beside the names of sessions, which change with each run."""
+    read = {"`lake`.`shop`.`payments`": "iceberg 17"}
+    first = SessionNames(one := FakeServices(tmp_path))
+    assert first.snapshots == {}
+    first.began({}, read)
+    second = SessionNames(two := FakeServices(tmp_path, fence=2))
+    assert second.snapshots == read
+    second.began({"server": "sc://host:1"}, {"`shop`.`rates`": "delta 3"})
+    assert SessionNames(FakeServices(tmp_path, fence=3)).snapshots == {**read, "`shop`.`rates`": "delta 3"}
+    assert (len(one.saved), len(two.saved)) == (2, 2)
 
 
 def remote_frame(explained: Callable[[], str], conf: SimpleNamespace, views: set[str]) -> Any:

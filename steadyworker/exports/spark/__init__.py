@@ -27,6 +27,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `sharing.py` | host | the check that the executors share the folder of the parts |
 | `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, errors |
 | `result.py` | host | the query's result: types, sort, parts |
+| `catalogs.py` | host | tables of catalogs, of Iceberg and Delta in one snapshot |
 | `inputs.py` | host | what a query will read: plain files, which must not belong to a lake table, and snapshots |
 | `postgres.py` | host | tables of PostgreSQL: Spark's options, exact types, ranges |
 | `building.py` | host | the user's function that `Build` names |
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
     from steadyworker.exports.spark.export import SparkExport
     from steadyworker.exports.spark.service import SparkService
     from steadyworker.exports.spark.settings import SparkSettings
-    from steadyworker.exports.tables import Files
+    from steadyworker.exports.tables import Files, Table
 
-__all__ = ["Build", "Files", "Jdbc", "SparkExport", "SparkService", "SparkSettings"]
+__all__ = ["Build", "Files", "Jdbc", "SparkExport", "SparkService", "SparkSettings", "Table"]
 
 _HOMES = {
     "Build": "steadyworker.exports.spark.build",
@@ -62,6 +63,7 @@ _HOMES = {
     "SparkExport": "steadyworker.exports.spark.export",
     "SparkService": "steadyworker.exports.spark.service",
     "SparkSettings": "steadyworker.exports.spark.settings",
+    "Table": "steadyworker.exports.tables",
 }
 
 

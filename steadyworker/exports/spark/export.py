@@ -24,6 +24,7 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.export import Services
 from steadyworker.exports.formats import Format
+from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.manifest import Manifest, valid_unicode
 from steadyworker.exports.output import ExportOutput
 from steadyworker.exports.params import Value, to_param
@@ -44,7 +45,7 @@ from steadyworker.exports.spark.protocol import (
     parts_of,
 )
 from steadyworker.exports.stage import drop_incomplete
-from steadyworker.exports.tables import Table, source
+from steadyworker.exports.tables import AnyTable, FileSource, Table, check_table_name, source
 from steadyworker.exports.writing import FileWriting
 from steadyworker.text.redaction import redact
 
@@ -64,7 +65,7 @@ class SparkExport:
         query: Spark SQL, with `:name` for a parameter; or `Build`, which names your function that builds a DataFrame.
         tables: The tables by their names in the query.
             A table is a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
-            A table can also be `Jdbc`, a table of PostgreSQL.
+            A table can also be `Jdbc`, a table of PostgreSQL, or `Table`, a table of a catalog, such as one of Iceberg or Delta.
         order_by: Columns of the result to sort by, ascending, or descending with `"paid_at DESC"`.
             Rows with equal values there are sorted by at most 16 more columns, in the order of the result.
             If two rows are equal in all these columns, a second run can write them in another order; `Manifest.ties` counts such rows.
@@ -77,7 +78,7 @@ class SparkExport:
 
     query: str | Build
     _: KW_ONLY
-    tables: Mapping[str, Table]
+    tables: Mapping[str, AnyTable | Table]
     order_by: Sequence[str]
     params: Mapping[str, Value] | None = None
 
@@ -128,7 +129,7 @@ class SparkExport:
         plan = ExportPlan(
             query=self.text,
             build=isinstance(self.query, Build),
-            tables={name: source(name, table) for name, table in self.tables.items()},
+            tables={name: _checked(name, table) for name, table in self.tables.items()},
             params={name: to_param(name, value) for name, value in (self.params or {}).items()},
             order_by=tuple(self.order_by),
             sums=tuple(sums),
@@ -177,13 +178,14 @@ class _SparkRun:
         names = SessionNames(self._services)
         last: ExportDone | None = None
         versions_: dict[str, str] = {}
-        request = msgspec.to_builtins(msgspec.structs.replace(plan, session=names.own, earlier=names.earlier))
+        plan = msgspec.structs.replace(plan, session=names.own, earlier=names.earlier, snapshots=names.snapshots)
+        request = msgspec.to_builtins(plan)
         with closing(self._services.call(SERVICE, request)) as events:  # type: ignore[type-var]
             for event in events:
                 match from_event(event):
                     case ExportStarted() as started:
                         self._started = started
-                        names.began(started.where)
+                        names.began(started.where, started.snapshots)
                         _drop(parts, started.job, event.get("submissions", 1))
                         output.check([name for name, _ in started.columns])  # raises before the query runs
                     case ExportProgress() as moved:
@@ -212,6 +214,14 @@ class _SparkRun:
                 f"Expected {expected} rows, as in the indexes of Spark's parts, got {made.rows}, so nothing was published: "
                 f"see what changes files under {self._output.stage.path}; the next run repeats the export."
             )
+
+
+def _checked(name: str, table: AnyTable | Table) -> FileSource | Jdbc | Table:
+    """Return the table in its checked form; raise the errors of `source`."""
+    if not isinstance(table, Table):
+        return source(name, table)
+    check_table_name(name)
+    return table
 
 
 @contextmanager

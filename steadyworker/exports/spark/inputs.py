@@ -54,9 +54,9 @@ class Inputs:
         self.paths = paths
         self._tables = [(str(table.name()), table, _snapshot_of(table)) for table in tables]
 
-    def snapshot(self) -> str | None:
+    def snapshots(self) -> list[str]:
         """
-        Return a description of the snapshots of the Iceberg tables, or None without such a table.
+        Return a description of the snapshot of each Iceberg table.
 
         Call this after the read.
 
@@ -68,7 +68,7 @@ class Inputs:
             last = _current(table)
             read = first if table.snapshotId() is not None or first == last else f"{first}, or a later one up to {last}"
             found.append(f"iceberg {name} {read}")
-        return "; ".join(dict.fromkeys(found)) or None
+        return found
 
     def refuse_lakes(self, session: SparkSession, *, here: bool) -> None:
         """

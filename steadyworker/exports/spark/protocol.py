@@ -26,7 +26,7 @@ import msgspec
 
 from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.params import Param
-from steadyworker.exports.tables import FileSource
+from steadyworker.exports.tables import FileSource, Table
 from steadyworker.text.plain_text import as_unicode_data
 
 
@@ -41,11 +41,12 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         parts: The folder for the parts, which must not exist.
         session: The name (a UUID) of the run's session, by which a later run can end the session (`handle.py`).
         earlier: The names of earlier runs' sessions; Spark ends these sessions first.
+        snapshots: The snapshots in which the job's first run has begun to read its tables (`catalogs.py`).
     """
 
     query: str
     build: bool = False
-    tables: dict[str, FileSource | Jdbc]
+    tables: dict[str, FileSource | Jdbc | Table]
     params: dict[str, Param] = {}
     order_by: tuple[str, ...]
     sums: tuple[str, ...] = ()
@@ -54,6 +55,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     parts: str
     session: str = ""
     earlier: tuple[str, ...] = ()
+    snapshots: dict[str, str] = {}
 
 
 class Connect(msgspec.Struct, frozen=True, tag="connect", tag_field="type"):
@@ -118,6 +120,7 @@ class ExportStarted(msgspec.Struct, frozen=True, tag="started", tag_field="type"
         sorted_by: The names of the columns by which Spark sorts.
         versions: The versions of the databases and of the user's code.
         where: The location of the job in a cluster, such as server and session.
+        snapshots: The snapshots of tables of Iceberg and Delta, which each later submission and run must read.
     """
 
     job: str
@@ -125,6 +128,7 @@ class ExportStarted(msgspec.Struct, frozen=True, tag="started", tag_field="type"
     sorted_by: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     where: dict[str, str] = {}
+    snapshots: dict[str, str] = {}
 
 
 class ExportProgress(msgspec.Struct, frozen=True, tag="progress", tag_field="type"):

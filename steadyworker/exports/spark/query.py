@@ -27,13 +27,14 @@ from steadyworker.exports.params import from_param
 from steadyworker.exports.postgres import PASSING, Databases, is_final
 from steadyworker.exports.spark.binding import bound
 from steadyworker.exports.spark.building import Built, from_traceback
+from steadyworker.exports.spark.catalogs import PinnedTables
 from steadyworker.exports.spark.inputs import Inputs
 from steadyworker.exports.spark.postgres import read_table
 from steadyworker.exports.spark.protocol import ExportDone, ExportFailed, ExportStarted, JobEvent, RunExport
 from steadyworker.exports.spark.reading import read
 from steadyworker.exports.spark.result import in_order, keys_of
 from steadyworker.exports.spark.tasks import parts_in
-from steadyworker.exports.tables import FileSource
+from steadyworker.exports.tables import FileSource, Table
 from steadyworker.text.plain_text import plain_text
 
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
@@ -89,7 +90,8 @@ def write(
         databases: The databases of the job; None with Spark Connect.
     """
     plan = run.plan
-    tables = {name: _read(session, name, source, databases) for name, source in plan.tables.items()}
+    pinned = PinnedTables(session, plan.snapshots)
+    tables = {name: _read(session, name, source, databases, pinned) for name, source in plan.tables.items()}
     for name, table in tables.items():
         table.createOrReplaceTempView(name)
     if plan.build:
@@ -104,11 +106,16 @@ def write(
     reads.refuse_lakes(session, here=databases is not None)
     columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
     versions = versions | (databases.versions if databases else {})
-    emit(ExportStarted(run.job, columns, tuple(key.name for key in keys), versions, dict(where)))
-    in_order(result, keys, len(plan.order_by)).write.options(**_PARTS).parquet(f"file://{plan.parts}")
+    keyed = tuple(key.name for key in keys)
+    emit(ExportStarted(run.job, columns, keyed, versions, dict(where), pinned.snapshots))
+    try:
+        in_order(result, keys, len(plan.order_by)).write.options(**_PARTS).parquet(f"file://{plan.parts}")
+    except (PySparkException, Py4JJavaError) as error:
+        pinned.refuse_expired(error)
+        raise
     parts = _shared(Path(plan.parts))
-    snapshots = [found for found in (databases.snapshot if databases else None, reads.snapshot()) if found]
-    return ExportDone(run.job, parts, "; ".join(snapshots) or None)
+    snapshots = [databases.snapshot if databases else None, *pinned.descriptions, *reads.snapshots()]
+    return ExportDone(run.job, parts, "; ".join(dict.fromkeys(filter(None, snapshots))) or None)
 
 
 def _shared(folder: Path) -> tuple[str, ...]:
@@ -130,9 +137,17 @@ def _shared(folder: Path) -> tuple[str, ...]:
     return parts
 
 
-def _read(session: SparkSession, name: str, source: FileSource | Jdbc, databases: Databases | None) -> DataFrame:
+def _read(
+    session: SparkSession,
+    name: str,
+    source: FileSource | Jdbc | Table,
+    databases: Databases | None,
+    pinned: PinnedTables,
+) -> DataFrame:
     if isinstance(source, FileSource):
         return read(session, source)
+    if isinstance(source, Table):
+        return pinned.read(source)
     if databases is None:
         raise ExportRejected(
             f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: the table's password would pass "

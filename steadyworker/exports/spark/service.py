@@ -38,6 +38,7 @@ from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
     ExportPlan,
+    ExportStarted,
     Fatal,
     HostPong,
     HostReady,
@@ -246,6 +247,8 @@ class SparkService:
         call = host.calls.get(event.job)
         if call is None:  # the call has left this host
             return
+        if isinstance(event, ExportStarted):  # if this host dies, the next one must read the same snapshots
+            call.plan = msgspec.structs.replace(call.plan, snapshots=event.snapshots)
         if not isinstance(event, ExportDone | ExportFailed):
             call.emit(as_event(event, submissions=call.submissions))
             return

@@ -113,7 +113,7 @@ class FakeRocketMQ:
             for key in keys:
                 born = int(time.time() * 1000)
                 message = (b"{}", f"sw-job-key\x01{key}\x02UNIQ_KEY\x01{key}-{born}\x02", born)
-                self._store(self.topics[topic][number], message)
+                self.store(self.topics[topic][number], message)
 
     def members(self, group: str) -> set[str]:
         return {id_ for id_, theirs in list(self._members.values()) if theirs == group}
@@ -167,7 +167,7 @@ class FakeRocketMQ:
         now = time.monotonic()
         for each in [each for each in self._delayed if each[0] <= now]:
             self._delayed.remove(each)
-            self._store(self.topics[each[1]][each[2]], each[3])
+            self.store(self.topics[each[1]][each[2]], each[3])
             level = int(_properties(each[3][1])["DELAY"])
             self.due[level] = self.due.get(level, 0) + 1
 
@@ -234,9 +234,9 @@ class FakeRocketMQ:
                     due = time.monotonic() + float(self.levels.split()[level - 1][:-1])
                     self._delayed.append((due, topic, number, message))
                     real = (body, f"{fields['properties']}REAL_TOPIC\x01{topic}\x02", message[2])
-                    self._store(self.scheduled.setdefault(level, Log()), real)
+                    self.store(self.scheduled.setdefault(level, Log()), real)
                 else:
-                    self._store(self.topics[topic][number], message)
+                    self.store(self.topics[topic][number], message)
                 return SUCCESS, {"msgId": "0", "queueId": number, "queueOffset": 0}, b""
             case 45:
                 offsets = ",".join(f"{level}:{offset}" for level, offset in self.due.items())
@@ -273,7 +273,8 @@ class FakeRocketMQ:
                 del self.locks[key]
         return json.dumps({"lockOKMQSet": locked}).encode()
 
-    def _store(self, log: Log, message: tuple[bytes, str, int]) -> None:
+    def store(self, log: Log, message: tuple[bytes, str, int]) -> None:
+        """Put a message at the end of a queue, and of the broker's log."""
         log.messages.append((*message, next(self._places)))
 
     def _pull(self, topic: str, number: int, offset: int, most: int) -> tuple[int, dict[str, Any], bytes]:
