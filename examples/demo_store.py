@@ -1,4 +1,4 @@
-"""The demo's optional part, `make demo STORE=s3`: a web page starts an export, whose file is one object of a bucket, and shows a link to it."""
+"""The demo's optional part, `make demo STORE=s3`: an export from a web page into a bucket, and a link to its object on the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from demo_checks import rows_and_totals, wrong_with
 from demo_screen import Screen, table
 from demo_worker import Watched
 
-from steadyworker.exports import Manifest, download_link
+from steadyworker.exports import S3, Manifest, download_link
 from steadyworker.exports.stage import SUFFIX, manifest_path
 from steadyworker.ledger.base import Ledger, State
 
@@ -37,6 +37,7 @@ WEB = (sys.executable, "-m", "uvicorn", "web_fastapi:app", "--port", "0", "--no-
 STEADYWORKER = (sys.executable, "-m", "steadyworker")
 
 _ASK_EVERY, _LOOK_EVERY, _WITHIN = 1.0, 0.05, 300.0  # seconds
+_HALF_WAY = 4  # parts of 16 MiB
 
 
 class Store:
@@ -54,20 +55,27 @@ class Store:
     def __init__(self, screen: Screen, place: str) -> None:
         self._server: subprocess.Popen[str] | None = None
         self.folder = f"{place.rstrip('/')}/steadyworker-demo-{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
-        if place == LOCAL:
-            screen.chapter("Starting S3Proxy, a server of S3's requests; at the first time, Maven fetches it (55 MB)")
-            self.folder = "s3://demo/exports"
-            self._server = subprocess.Popen(SERVER, cwd=HERE.parent, stdout=subprocess.PIPE, text=True)
-            self._make_bucket()
+        try:
+            if place == LOCAL:
+                self.folder = "s3://demo/exports"
+                screen.chapter(
+                    "Starting S3Proxy, a server of S3's requests; at the first time, Maven fetches it (55 MB)"
+                )
+                self._start()
+            self._at, self._client = S3(self.folder), boto3.client("s3")
+            if place == LOCAL:
+                self._client.create_bucket(Bucket=self._at.bucket)
+        except BaseException:
+            self._end()
+            raise
 
-    def _make_bucket(self) -> None:
-        """Give this process, and those that it starts, the server and its credentials; make the bucket."""
-        assert self._server is not None
+    def _start(self) -> None:
+        """Start the server; give this process, and those that it starts, its URL and credentials."""
+        self._server = subprocess.Popen(SERVER, cwd=HERE.parent, stdout=subprocess.PIPE, text=True)
         assert self._server.stdout is not None
         got = self._server.stdout.readline().removeprefix("s3proxy: ").strip()
         url = urlsplit(got)
         if url.scheme != "http" or not url.username or not url.password:
-            self._end()
             sys.exit(
                 f"Expected a local S3 server for STORE=s3, got none. {got}\n"
                 "The demo also runs without it (make demo), or with a bucket of yours (make demo STORE=s3://bucket/folder)."
@@ -83,8 +91,15 @@ class Store:
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "no_proxy": "127.0.0.1",
         }
-        with closing(boto3.client("s3")) as client:
-            client.create_bucket(Bucket=urlsplit(self.folder).netloc)
+
+    def parts(self) -> int:
+        """Return how many parts of unfinished uploads the bucket has; no reader of the bucket sees them."""
+        where, listed = {"Bucket": self._at.bucket}, 0
+        for upload in self._client.list_multipart_uploads(**where, Prefix=self._at.key).get("Uploads", []):
+            with suppress(self._client.exceptions.NoSuchUpload):  # it has just ended
+                found = self._client.list_parts(**where, Key=upload["Key"], UploadId=upload["UploadId"])
+                listed += len(found.get("Parts", []))
+        return listed
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +107,7 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._client.close()
         self._end()
 
     def _end(self) -> None:
@@ -108,11 +124,15 @@ class Accountant:
         screen: Shows what the page shows.
         environ: The variables of the web application, in addition to the environment.
         log: The file for its output.
+
+    Attributes:
+        address: The URL of the web application.
+        ended: Whether the page has shown the end of the export.
     """
 
     def __init__(self, screen: Screen, environ: Mapping[str, str], log: Path) -> None:
         self._screen = screen
-        self._key, self._text, self._next = "", "", 0.0
+        self._key, self._text, self._next, self.ended = "", "", 0.0, False
         with log.open("w", encoding="utf-8") as out:
             self._web = subprocess.Popen(WEB, cwd=HERE, env=os.environ | environ, stdout=out, stderr=out)
         while not (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text(encoding="utf-8"))):
@@ -137,14 +157,14 @@ class Accountant:
 
     def sees_the_end(self) -> bool:
         """Show what is new on the page, which asks once in a second; return whether the export has ended."""
-        if time.monotonic() < self._next:
-            return False
-        self._next = time.monotonic() + _ASK_EVERY
-        status = self._call("GET", f"/exports/{self._key}")
-        if status["text"] != self._text:
-            self._text = status["text"]
-            self._screen.say(f"the page shows: {self._text}", "bold")
-        return bool(status["ended"])
+        if not self.ended and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _ASK_EVERY
+            status = self._call("GET", f"/exports/{self._key}")
+            self.ended = status["ended"]
+            if status["text"] != self._text:
+                self._text = status["text"]
+                self._screen.say(f"the page shows: {self._text}", "bold")
+        return self.ended
 
     def download(self, file: Path) -> str:
         """Write what the page's link leads to into this file, and return the last URL."""
@@ -177,9 +197,23 @@ def accounting_export(
         Watched(screen, ledger, environ, out / "worker.log") as worker,
     ):
         screen.say(f"web_fastapi.py serves {accountant.address}; its page starts the export of `{merchant}`")
-        key = accountant.start(merchant)
+
+        def is_half_way() -> bool:
+            time.sleep(_LOOK_EVERY)
+            return accountant.sees_the_end() or store.parts() >= _HALF_WAY
+
         worker.start()
-        worker.until(accountant.sees_the_end, time.monotonic() + _WITHIN)
+        worker.until(lambda: worker.ready, time.monotonic() + _WITHIN)
+        key = accountant.start(merchant)
+        worker.until(is_half_way, time.monotonic() + _WITHIN)
+        if killed := not accountant.ended:
+            worker.end(signal.SIGKILL)
+            screen.say(
+                f"worker process {worker.pid} got SIGKILL; the bucket has {store.parts()} parts, which no reader sees",
+                "bold red",
+            )
+            worker.start()
+            worker.until(accountant.sees_the_end, time.monotonic() + _WITHIN)
         worker.end(signal.SIGTERM)
         row = worker.row(key)
         if row is None or row.state is not State.DONE:
@@ -207,7 +241,10 @@ def accounting_export(
             ],
         )
     )
-    wrong = wrong_with(file, Path(environ["PAYMENTS_SOURCE"]), merchant)
+    wrong = [] if worker.runs[key] == 1 + killed else [f"expected {1 + killed} runs, got {worker.runs[key]}"]
+    if left := store.parts():
+        wrong.append(f"expected no parts in the bucket, got {left}")
+    wrong += wrong_with(file, Path(environ["PAYMENTS_SOURCE"]), merchant)
     if sha256 != manifest.sha256:
         wrong.append(f"expected the SHA-256 {manifest.sha256}, got {sha256} by the link")
     if checked.returncode or link.path != urlsplit(download_link(address, 60).url).path:

@@ -154,6 +154,9 @@ class Lines:
     def event(self, line: object) -> None:
         """Show no line of the worker's log."""
 
+    def progress(self, key: str, done: float, total: float | None) -> None:
+        """Show no bar."""
+
 
 def test_its_optional_part_uses_a_bucket_of_yours(demo_store: Any, store: Store, tmp_path: Path) -> None:
     """With few payments, so without Spark."""
