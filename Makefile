@@ -44,9 +44,9 @@ java: ## Find Java 17 or newer for Spark, or install it where that is possible (
 	if ! $(JAVA_17); then \
 	  echo "Java 17 or newer is missing, so all but Spark will run: sudo apt-get install openjdk-17-jre-headless, or brew install openjdk@17 (then set JAVA_HOME)" >&2; fi
 
-demo: $(READY) java ## Payment exports from message to file, with crashes on the way: what this does that others do not
+demo: $(READY) java ## Payment exports from message to file, with crashes on the way: what this does that others do not (STORE=s3: one more into a bucket)
 	@echo "==> demo: examples/demo.py"
-	@$(BIN)/python examples/demo.py $(if $(BROKER),--broker '$(BROKER)')
+	@$(BIN)/python examples/demo.py $(if $(BROKER),--broker '$(BROKER)') $(if $(STORE),--store '$(STORE)')
 
 brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop them at Ctrl-C (NAMES="rabbitmq-4.3 activemq artemis rocketmq-5.4")
 	@$(BIN)/python -m tests.brokers $(NAMES)

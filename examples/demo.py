@@ -9,6 +9,7 @@ All output is in `demo-output/`.
 A page in the browser shows the jobs while they run; `make demo DEMO_PAGE=1` keeps it up at the end.
 The broker is a file; `make demo BROKER=amqp://…`, `stomp://…`, `rocketmq+grpc://…` or `rocketmq://…` uses another one.
 Preferably it has a virtual host of its own, or nothing else uses the broker.
+`make demo STORE=s3` adds an export into a bucket, on a local server of S3's requests; `STORE=s3://bucket/folder` uses your bucket.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import demo_data
@@ -27,6 +28,7 @@ from demo_checks import rows_and_totals, wrong_with
 from demo_jobs import THIRD
 from demo_page import Page
 from demo_screen import Screen, table
+from demo_store import LOCAL, Store, accounting_export
 from demo_stories import STORIES, Story
 from demo_worker import Watched
 from payment_exports import ExportRequest
@@ -47,8 +49,8 @@ SPARK = SparkSettings(folder=STATE / "spark")
 WITHIN = 300.0  # seconds; then the demo has failed
 
 
-def main(broker: str = EMBEDDED) -> int:
-    """Run the demo, and return 0 if every result is right."""
+def main(broker: str = EMBEDDED, place: str = "") -> int:
+    """Run the demo, with its optional part if there is a place for it, and return 0 if every result is right."""
     began = time.monotonic()
     environ = {**ENVIRON, "STEADYWORKER_BROKER": broker}
     clear()
@@ -60,6 +62,7 @@ def main(broker: str = EMBEDDED) -> int:
     with (
         closing(ledger),
         Screen() as screen,
+        Store(screen, place) if place else nullcontext() as store,
         Watched(screen, ledger, environ, OUT / "worker.log") as worker,
         Page(screen, LEDGER) as page,
     ):
@@ -103,6 +106,10 @@ def main(broker: str = EMBEDDED) -> int:
             wrong.append(f"the worker process got SIGTERM, and ended with exit code {code} instead of 0")
         screen.table(what_became_of_them(worker, saved, no_java))
         screen.table(what_celery_does())
+        if store is not None:
+            screen.chapter("An accounting export: from a web page into a bucket, and a link on the page")
+            merchant = demo_data.MIDDLE if no_java else demo_data.BIGGEST
+            wrong += accounting_export(screen, ledger, environ, store, OUT, merchant)
         seconds = time.monotonic() - began
         screen.chapter(f"Every result is right, after {seconds:.0f} s." if not wrong else "These results are wrong:")
         for fault in wrong:
@@ -209,4 +216,12 @@ if __name__ == "__main__":
         help="use this broker instead of a file: amqp://user:password@host/vhost, stomp://user:password@host, "
         "rocketmq+grpc://proxy:8081?namesrv=name-server:9876 or rocketmq://name-server:9876",
     )
-    sys.exit(main(parser.parse_args().broker))
+    parser.add_argument(
+        "--store",
+        default="",
+        help=f"also export into a bucket, {LOCAL} for one on this machine, or s3://bucket/folder for yours",
+    )
+    given = parser.parse_args()
+    if given.store not in {"", LOCAL} and not given.store.startswith("s3://"):
+        parser.error(f"expected STORE={LOCAL} or STORE=s3://bucket/folder, got STORE={given.store}")
+    sys.exit(main(given.broker, given.store))

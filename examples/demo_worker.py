@@ -40,6 +40,7 @@ class Watched:
         positions: Per job, the positions that a streamed export has saved in the ledger.
         sorting: The jobs whose rows Spark has started to sort.
         spark_hosts: The process group of each Spark host and its JVM.
+        ready: Whether the worker process has begun to receive messages.
     """
 
     def __init__(self, screen: Screen, ledger: Ledger, environ: dict[str, str], log: Path) -> None:
@@ -55,6 +56,7 @@ class Watched:
         self.sorting: set[str] = set()
         self.spark_hosts: list[int] = []
         self.pid = 0
+        self.ready = False
 
     def __enter__(self) -> Self:
         return self
@@ -68,6 +70,7 @@ class Watched:
 
     def start(self, *options: str) -> None:
         """Start a worker process with the command line."""
+        self.ready = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "steadyworker", "run", "demo_jobs:DemoExports", "--log-format", "json", *options],
             cwd=Path(__file__).parent,
@@ -136,6 +139,8 @@ class Watched:
             except Empty:
                 return
             key = line.get("key", "")
+            if line.get("event") == "worker_started":
+                self.ready = True
             if line.get("event") == "job_started":
                 self.runs[key] += 1
             if line.get("event") == "spark_host_ready":

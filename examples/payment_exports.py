@@ -1,5 +1,5 @@
 """
-A worker that exports one merchant's payments into one CSV file: copy it, and adapt it.
+A worker that exports one merchant's payments into one CSV file, on a disk or in a bucket: copy it, and adapt it.
 
 ::
 
@@ -13,11 +13,12 @@ A worker that exports one merchant's payments into one CSV file: copy it, and ad
 The job's own process streams exports of up to 100,000 rows; it saves its position, and continues there after a crash.
 Spark runs larger exports.
 Either way the file is complete or absent, and a manifest beside it has its totals by currency and status.
+The job's result is the file's path; in a bucket it is a link by which a browser reads the object, with the link's end.
 
 | variable | names | default |
 |---|---|---|
 | PAYMENTS_SOURCE | the source of the payments, unless the job's payload names one | data/payments |
-| PAYMENTS_OUT | the folder of the exported files | exports |
+| PAYMENTS_OUT | the folder of the exported files, or `s3://bucket/folder` (`pip install '.[s3]'`) | exports |
 | MERCHANT_COLUMN | the column of the merchant | merchant |
 | AMOUNT_COLUMN | the column that is summed | amount |
 | ORDER_BY | the columns to sort by; together they must be unique | paid_at,id |
@@ -46,10 +47,11 @@ import pyarrow.dataset as pa_dataset
 from psycopg import sql
 
 from steadyworker import Job, Reject, Worker
-from steadyworker.exports import RowExport, SparkExport, check_files
+from steadyworker.exports import RowExport, SparkExport, check_files, download_link
 from steadyworker.exports.spark import Files, Jdbc
 
 SPARK_ABOVE = 100_000
+LINK_LASTS = "24h"  # at least as long as `new_exports` in web_exports.py returns the same key
 TEXTS = {psycopg.adapters.types[name].oid for name in ("text", "varchar", "bpchar")}
 
 
@@ -68,7 +70,7 @@ class PaymentExports(Worker[ExportRequest]):
     def setup(self) -> None:
         self.names = Names.of(os.environ)
         self.place = os.environ.get("PAYMENTS_SOURCE", "data/payments")
-        self.out = Path(os.environ.get("PAYMENTS_OUT", "exports"))
+        self.out = os.environ.get("PAYMENTS_OUT", "exports").rstrip("/")
 
     def handle(self, job: Job[ExportRequest]) -> None:
         merchant = job.payload.merchant
@@ -94,12 +96,13 @@ class PaymentExports(Worker[ExportRequest]):
             expected=count,
             save_rows=5_000,
         )
-        job.export(
-            heavy or light,
-            to=self.out / f"{job.name}.csv",
-            totals={self.names.amount: "sum"},
-            by=self.names.by,
-        )
+        to = f"{self.out}/{job.name}.csv"
+        job.export(heavy or light, to=to, totals={self.names.amount: "sum"}, by=self.names.by)
+        if to.startswith("s3://"):
+            link = download_link(to, LINK_LASTS)
+            job.result({"url": link.url, "ends_at": link.ends_at})
+        else:
+            job.result({"file": str(Path(to).absolute())})
 
     def source(self, place: str) -> Source:
         """Return the source at this place; if it does not fit, the job is a dead letter, which can be replayed later."""

@@ -39,7 +39,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_file_and_its_totals(shop: Path) -> None:
     ran = run_one(PaymentExports, ExportRequest("harbour-books"), key="march")
-    assert ran.outcome == Done()
+    assert isinstance(ran.outcome, Done)
+    assert ran.result == {"file": str(shop / "march.csv")}
     manifest = verify(shop / "march.csv")
     assert manifest.rows == PAYMENTS
     assert manifest.totals[0].sums == {"amount": "56.00"}

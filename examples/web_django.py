@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from django.conf import settings
 from django.core.management import execute_from_command_line
 from django.core.wsgi import get_wsgi_application
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect, JsonResponse
 from django.urls import path
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_GET, require_http_methods
-from web_exports import PAGE, Exports, as_json, failed, file_of, new_exports
+from web_exports import PAGE, QUEUE, as_json, failed, new_exports
 
 from steadyworker import Client, JobState
 
@@ -38,20 +39,22 @@ def page(_: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST", "DELETE"])
 def export(request: HttpRequest, name: str) -> HttpResponse:
     if request.method == "POST":
-        job = next(job for job in new_exports(name) if not failed(client.status(Exports, str(job.key))))
-        return JsonResponse({"key": client.send(Exports, job.payload, key=job.key)}, status=202)
+        job = next(job for job in new_exports(name) if not failed(client.status(QUEUE, str(job.key))))
+        return JsonResponse({"key": client.send(QUEUE, job.payload, key=job.key)}, status=202)
     if request.method == "DELETE":
-        client.cancel(Exports, name, "by the user")
+        client.cancel(QUEUE, name, "by the user")
         return HttpResponse(status=202)
-    return JsonResponse(as_json(client.status(Exports, name)))
+    return JsonResponse(as_json(client.status(QUEUE, name)))
 
 
 @require_GET
 def download(_: HttpRequest, name: str) -> HttpResponseBase:
-    status = client.status(Exports, name)
+    status = client.status(QUEUE, name)
     if status.state is not JobState.DONE:
         return JsonResponse({"detail": f"The export is {status.state}."}, status=409)
-    return FileResponse(file_of(status.key).open("rb"), as_attachment=True)
+    if "url" in status.result:
+        return HttpResponseRedirect(status.result["url"])
+    return FileResponse(Path(status.result["file"]).open("rb"), as_attachment=True)
 
 
 urlpatterns = [path("", page), path("exports/<str:name>", export), path("exports/<str:name>/file", download)]

@@ -4,10 +4,13 @@ A slow export that reports its progress, for the web applications beside it; sta
     pip install 'steadyworker[exports]' fastapi uvicorn     # or: 'steadyworker[exports]' django
     steadyworker run web_exports:Exports
     uvicorn web_fastapi:app                         # or: python web_django.py runserver
+
+`EXPORTS_QUEUE=payment-exports` before the last command starts the jobs of `payment_exports.py` instead.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,7 +47,9 @@ class Exports(Worker[ExportRequest]):
 
     def handle(self, job: Job[ExportRequest]) -> None:
         export = RowExport(lambda start: self.payments(job, start), columns=("id", "merchant", "cents"), expected=ROWS)
-        job.export(export, to=file_of(job.key))
+        to = FOLDER / f"{job.name}.csv"
+        job.export(export, to=to)
+        job.result({"file": str(to.absolute())})
 
     def payments(self, job: Job[ExportRequest], start: int) -> Iterator[tuple[int, str, int]]:
         for number in range(start, ROWS):
@@ -52,11 +57,15 @@ class Exports(Worker[ExportRequest]):
             yield number, job.payload.merchant, number * 7 % 100
 
 
+QUEUE = os.environ.get("EXPORTS_QUEUE", Exports.queue)
+"""The queue of the exports; the result of a job in it is `{"file": path}`, or a link as `{"url": url, "ends_at": time}`."""
+
+
 def new_exports(merchant: str) -> Iterator[NewJob[ExportRequest]]:
     """
     Yield the exports of a merchant and day: start the first one that has not `failed`.
 
-    Whoever starts an export twice gets the key of the same job.
+    A user who starts an export twice gets the key of the same job.
     After a cancelled or failed export, the next start needs another key, because a job that has ended does not run again.
     """
     first = f"{merchant}-{datetime.now(UTC):%Y-%m-%d}"
@@ -68,16 +77,13 @@ def failed(status: JobStatus) -> bool:
     return status.state in (JobState.CANCELLED, JobState.CANCEL_WAITING, JobState.DEAD)
 
 
-def file_of(key: str) -> Path:
-    """A key in the ledger has neither slashes nor leading dots, so the file is always in the folder."""
-    return FOLDER / f"{key}.csv"
-
-
 def as_json(status: JobStatus) -> dict[str, object]:
     """What the page shows: your export is 40 % done."""
     percent = 100.0 if status.state is JobState.DONE else status.percent
     text = TEXTS.get(status.state, "Your export waits.")
     if status.state is JobState.RUNNING and percent is not None:
         text = f"Your export is {percent:.0f} % done."
+    if status.state is JobState.DONE and "url" in status.result:
+        text += f" The link to it works until {datetime.fromisoformat(status.result['ends_at']):%Y-%m-%d %H:%M} UTC."
     ended = failed(status) or status.state is JobState.DONE
     return {"key": status.key, "state": status.state, "percent": percent, "text": text, "ended": ended}

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import FileResponse
-from web_exports import PAGE, Exports, as_json, failed, file_of, new_exports
+from fastapi.responses import FileResponse, RedirectResponse, Response
+from web_exports import PAGE, QUEUE, as_json, failed, new_exports
 
 from steadyworker import Client, JobState
 
@@ -41,24 +41,26 @@ async def page() -> FileResponse:
 async def start(client: Opened, merchant: str) -> dict[str, object]:
     jobs = new_exports(merchant)
     job = next(jobs)
-    while failed(await client.astatus(Exports, str(job.key))):
+    while failed(await client.astatus(QUEUE, str(job.key))):
         job = next(jobs)
-    return {"key": await client.asend(Exports, job.payload, key=job.key)}
+    return {"key": await client.asend(QUEUE, job.payload, key=job.key)}
 
 
 @app.get("/exports/{key}")
 async def progress(client: Opened, key: str) -> dict[str, object]:
-    return as_json(await client.astatus(Exports, key))
+    return as_json(await client.astatus(QUEUE, key))
 
 
 @app.delete("/exports/{key}", status_code=202)
 async def cancel(client: Opened, key: str) -> None:
-    await client.acancel(Exports, key, "by the user")
+    await client.acancel(QUEUE, key, "by the user")
 
 
 @app.get("/exports/{key}/file")
-async def download(client: Opened, key: str) -> FileResponse:
-    status = await client.astatus(Exports, key)
+async def download(client: Opened, key: str) -> Response:
+    status = await client.astatus(QUEUE, key)
     if status.state is not JobState.DONE:
         raise HTTPException(409, f"The export is {status.state}.")
-    return FileResponse(file_of(status.key), filename=f"{status.key}.csv")
+    if "url" in status.result:
+        return RedirectResponse(status.result["url"])
+    return FileResponse(status.result["file"], filename=f"{status.key}.csv")

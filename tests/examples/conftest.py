@@ -15,13 +15,17 @@ import termios
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
 import pytest
 
+from tests.exports.s3.conftest import store
 from tests.exports.spark.archives import archive
 
-__all__ = ["archive"]
+__all__ = ["archive", "store"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -32,6 +36,21 @@ Terminal = Callable[..., list[str]]
 ROWS, COLUMNS = 50, 140
 MARK = "\x1e"
 """Between the outputs of two commands: no program prints it."""
+
+
+def payments(file: Path, count: int) -> str:
+    """Write one merchant's payments to a Parquet file."""
+    numbers = range(1, count + 1)
+    columns = {
+        "id": pa.array(numbers, pa.int64()),
+        "merchant": pa.array(["harbour-books"] * count),
+        "paid_at": pa.array([f"2025-03-{number % 28 + 1:02}" for number in numbers]),
+        "amount": pa.array([Decimal(number) / 100 for number in numbers], pa.decimal128(18, 2)),
+        "currency": pa.array(["EUR"] * count),
+        "status": pa.array(["captured"] * count),
+    }
+    pa_parquet.write_table(pa.table(columns), file)
+    return str(file)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,16 +10,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener
+from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener, urlopen
 
 import pytest
 
+from steadyworker import Client
+from steadyworker.exports import verify
 from tests.brokers.process import free_ports
-from tests.examples.conftest import EXAMPLES
+from tests.examples.conftest import EXAMPLES, payments
+from tests.exports.s3.store import Store
 from tests.support.stage import eventually
 
 HELD = '''
@@ -75,18 +81,18 @@ class Browser:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Start a program in the folder of the example; it ends with the test."""
-    for file in EXAMPLES.glob("web_*"):
+    for file in (*EXAMPLES.glob("web_*"), EXAMPLES / "payment_exports.py"):
         shutil.copy(file, tmp_path)
     (tmp_path / "held.py").write_text(HELD)
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("STEADYWORKER_", "PYTEST_"))}
     with ExitStack() as ends:
 
-        def started(*arguments: str) -> None:
+        def started(*arguments: str, **environ: str) -> None:
             log = ends.enter_context((tmp_path / f"{len(list(tmp_path.glob('*.log')))}.log").open("wb"))
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=tmp_path,
-                env={**kept, "STEADYWORKER_STATE_DIR": str(tmp_path / "state")},
+                env={**kept, "STEADYWORKER_STATE_DIR": str(tmp_path / "state"), **environ},
                 stdout=log,
                 stderr=log,
             )
@@ -98,9 +104,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture(params=SERVERS)
 def browser(request: pytest.FixtureRequest, start: Callable[..., None], tmp_path: Path) -> Browser:
+    return opened(request.param, "held:Exports", start, tmp_path)
+
+
+def opened(server: str, worker: str, start: Callable[..., None], tmp_path: Path, **environ: str) -> Browser:
+    """Start a worker process and a web application, and return a browser that shows the page."""
     (port,) = free_ports(1)
-    start("-m", "steadyworker", "run", "held:Exports")
-    start(*(argument.format(port=port) for argument in SERVERS[request.param]))
+    start("-m", "steadyworker", "run", worker, **environ)
+    start(*(argument.format(port=port) for argument in SERVERS[server]), **environ)
     browser = Browser(f"http://127.0.0.1:{port}")
     eventually(browser.is_up, "the page", report=lambda: logs(tmp_path))
     eventually(lambda: "worker_started" in logs(tmp_path), "the worker", report=lambda: logs(tmp_path))
@@ -163,3 +174,45 @@ def test_a_key_that_is_no_job_is_unknown_and_names_no_file(browser: Browser) -> 
     assert browser.json("GET", "/exports/no-such-job")["state"] == "unknown"
     assert browser("GET", "/exports/no-such-job/file")[0] == 409
     assert browser("GET", "/exports/..%2F..%2Fsecret/file")[0] in (404, 409)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("archive")
+@pytest.mark.parametrize(
+    ("server", "count", "by_spark"),
+    [pytest.param("fastapi", 120_000, True, marks=pytest.mark.spark), ("django", 300, False)],
+)
+def test_an_accounting_export_goes_from_the_page_into_a_bucket_and_the_page_leads_to_a_link_with_an_end(
+    server: str, count: int, *, by_spark: bool, start: Callable[..., None], store: Store, tmp_path: Path
+) -> None:
+    environ = {
+        "PAYMENTS_SOURCE": payments(tmp_path / "payments.parquet", count),
+        "PAYMENTS_OUT": f"s3://{store.bucket}/reports",
+        "EXPORTS_QUEUE": "payment-exports",
+    }
+    browser = opened(server, "payment_exports:PaymentExports", start, tmp_path, **environ)
+    began = datetime.now(UTC)
+    key = browser.json("POST", "/exports/harbour-books", 202)["key"]
+    status = shown(browser, key, "done", tmp_path)
+    name = f"reports/{key}.csv"
+    assert sorted(store.names()) == [name, f"{name}.manifest.json"]
+    assert store.uploads() == []
+    manifest = verify(f"s3://{store.bucket}/{name}")
+    assert (manifest.rows, "pyspark" in manifest.versions) == (count, by_spark)
+    assert (manifest.totals[0].rows, Decimal(manifest.totals[0].sums["amount"])) == (
+        count,
+        Decimal(count * (count + 1) // 2) / 100,
+    )
+
+    state = tmp_path / "state"
+    with Client(f"sqlite:{state / 'broker.db'}", ledger=f"sqlite:{state / 'ledger.db'}") as client:
+        result = client.status("payment-exports", key).result
+    ends = datetime.fromisoformat(result["ends_at"])
+    day = timedelta(hours=24)
+    assert began + day <= ends + timedelta(seconds=1) <= datetime.now(UTC) + day + timedelta(seconds=1)
+    assert status["text"] == f"Your export is ready. The link to it works until {ends:%Y-%m-%d %H:%M} UTC."
+    with urlopen(result["url"], timeout=30) as reply:
+        by_link = reply.read()
+    assert hashlib.sha256(by_link).hexdigest() == manifest.sha256
+    assert browser("GET", f"/exports/{key}/file") == (200, by_link)
+    assert result["url"] not in logs(tmp_path)
