@@ -14,7 +14,7 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 | `connected` | the trace connected to the broker for it: the addresses of both ends, TLS |
 | `header` | a protocol header of AMQP |
 | `method`, `content`, `body` | a method of AMQP; a message's properties; a message's body (size, number of frames) |
-| `frame` | a frame of STOMP, or a request of RocketMQ or the reply to it (`to`), with some headers |
+| `frame` | a frame of STOMP, with some headers |
 | `heartbeat` | a heartbeat of AMQP or STOMP |
 | `bytes` | bytes of which only the size and the time are known: TLS, or another protocol |
 | `tuned` | the limits that both ends agreed on: each end's largest silence in seconds, the largest frame and channel |
