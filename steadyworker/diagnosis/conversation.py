@@ -223,7 +223,6 @@ class Conversation:
             self._judge_no_more(t, side)
             self.blocked(t, side, blocked=False, waiting=0)
         self._forget()
-        self._wire.forget(self.line.number)
 
     def _forget(self) -> None:
         if isinstance(self._spoken, StompConversation):

@@ -17,11 +17,12 @@ import click
 
 from steadyworker.cli.streams import OutputFailed
 from steadyworker.clock import Clock, SystemClock
+from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.capture import read_capture
 from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.outputs import STDOUT, Outputs
 from steadyworker.diagnosis.relay import BrokerTarget, text_of_address
-from steadyworker.diagnosis.tracing import Conversations, Tracing, check_installed
+from steadyworker.diagnosis.tracing import Conversations, Tracing
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
 
@@ -118,7 +119,7 @@ def command(
     late heartbeats, acknowledgements that come twice or on a closed channel, consumers without a prefetch,
     frames that were cut, and sides that no longer read.
     """
-    check_installed()
+    AmqpReader(opening=True)  # if pamqp is missing, its error comes before the first connection
     _check_files(pcap, html, Path(jsonl) if jsonl is not None and jsonl != "-" else None)
 
     def outputs() -> Outputs:
