@@ -33,9 +33,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
-from steadyworker.diagnosis.catalogue import Entry, find
+from steadyworker.diagnosis.catalogue import find
 from steadyworker.text.plain_text import plain_text
 
 VERSION = 1
@@ -57,7 +58,7 @@ class Wire:
     def __init__(self, began: float, listeners: Sequence[Listener]) -> None:
         self._began = began
         self._listeners = listeners
-        self._entries: dict[str, Entry] = {}
+        self._entry = cache(find)
         self.flags: Counter[str] = Counter()
         self.frames = {"client": 0, "broker": 0}
         self.bytes = {"client": 0, "broker": 0}
@@ -88,9 +89,8 @@ class Wire:
         groups: Mapping[str, str],
     ) -> None:
         """Write a flag with the catalogue's first remedy; `groups` are the values in the remedy's text."""
-        entry = self._entries.get(flag) or find(flag)
+        entry = self._entry(flag)
         assert entry is not None, flag
-        self._entries[flag] = entry
         self.event(
             t,
             conn,
