@@ -40,9 +40,8 @@ _AMQPS_PORT = 5671
 _AMQP_PORTS = {_AMQPS_PORT, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
 _NAMES = {"amqp": "AMQP", "stomp": "STOMP"}
-_ROCKETMQ = re.compile(
-    rb"\x00...(?:\x00...\{|\x01\x00)", re.DOTALL
-)  # the length, the type and length of the header, the header
+_ROCKETMQ = re.compile(rb"\x00...(?:\x00...\{|\x01\x00)", re.DOTALL)
+"""The first bytes of RocketMQ's remoting protocol: a length, the type and length of a header, the header (JSON, or binary)."""
 
 Spoken = AmqpConversation | StompConversation
 

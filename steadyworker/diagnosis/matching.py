@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 
 from ahocorasick_rs import BytesAhoCorasick
@@ -92,7 +92,7 @@ class Matcher:
                 self._by_hint.setdefault(pattern.hint, []).append((entry, pattern.regex))
         self._essences = {hint: essence(hint) for hint in self._by_hint}
         self.sieve = Sieve([*_ID_HINTS, *self._by_hint])
-        self._expression = cache(partial(re.compile, flags=re.MULTILINE))
+        self._expression = cache(_compiled)
         self._loosened = cache(loosened)
 
     def match(self, text: str, *, pasted: bool = False) -> list[Match]:
@@ -154,6 +154,10 @@ class Matcher:
         enough = len(self._essences[hint]) >= _SPECIFIC and len(_WORD.findall(hint)) >= _WORDS and " " in hint.strip()
         excludes = entry.general or entry.opens or any("(?!" in regex for _, regex in self._by_hint[hint])
         return entry if len(entries) == 1 and enough and not excludes else None
+
+
+def _compiled(regex: str) -> re.Pattern[str]:
+    return re.compile(regex, re.MULTILINE)
 
 
 def _in_order(matches: Iterable[Match]) -> list[Match]:

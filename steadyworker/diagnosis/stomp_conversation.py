@@ -194,7 +194,7 @@ class StompConversation:
             self._unknown(t, frame.command, named)
             return
         name = frame.headers.get("id", frame.headers.get("message-id", ""))
-        of = [self._subscriptions[named]] if named in self._subscriptions else self._subscriptions.values()
+        of = (each for key, each in self._subscriptions.items() if named in {None, key})
         subscription = next((each for each in of if name in each.numbers), None)
         if subscription is None:
             return
