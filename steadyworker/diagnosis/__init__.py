@@ -24,7 +24,6 @@ By entry points, the core finds the commands, and the remedies for its own log.
 | `amqp_conversation.py`, `amqp_channel.py`, `tags.py` | the meaning of AMQP's frames: connection, channels, delivery tags |
 | `amqp_flaws.py` | the flags of bytes that break AMQP |
 | `stomp_conversation.py` | the meaning of STOMP's frames |
-| `rocketmq.py` | RocketMQ's remoting protocol: its reader, and the one story that it is read for |
 | `wire.py`, `line.py` | the events and flags of a trace, and of a single connection |
 | `boundary.py` | the search for the next frame after missed bytes |
 | `outputs.py`, `terminal.py` | where events go: files, a page, a terminal |

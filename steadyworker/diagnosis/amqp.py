@@ -18,7 +18,6 @@ A `Flaw` never shows bytes of a body, of a login, or of the headers of an applic
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -46,9 +45,6 @@ UNLIMITED = 134_217_728
 _MOST_HELD = 1 << 20
 """The largest frame that the reader must hold, because it is no part of a body."""
 
-MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if the reader can still read the next frame after them."""
-
 HEADER = b"AMQP\0\0\x09\x01"
 """The protocol header of AMQP 0-9-1."""
 
@@ -62,7 +58,6 @@ _TYPES = {_METHOD: "method", _HEADER: "content header", _BODY: "body", _HEARTBEA
 _CONTENT = {"Basic.Publish", "Basic.Return", "Basic.Deliver", "Basic.GetOk"}
 _SECRET = {"Connection.StartOk", "Connection.SecureOk", "Connection.UpdateSecret"}
 _AWAITED = -1  # this value replaces the number of remaining bytes until the content header has come
-_MOST_CHANNELS = 4_096
 _CONTENT_HEAD = struct.Struct(">HHQH")  # class, weight, size of the body, flags of the properties
 _FIRST_PROPERTY = 15  # the first property's bit in the first word of the flags; the next properties have the lower bits
 _LAST_PROPERTY = 2
@@ -96,7 +91,6 @@ class AmqpReader:
         self._body: tuple[int, int, int] | None = None  # offset, channel and length of the body that is skipped
         self._skip = 0  # bytes of this body that are still to come, without the end octet
         self._contents: dict[int, int] = {}  # channel → bytes of its message's body that are still to come
-        self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:
         """Read the next bytes of this direction, and return the items that these bytes complete."""
@@ -246,8 +240,6 @@ class AmqpReader:
         if channel in self._contents:
             self._mixed(items, self._offset, channel, size, f"{name} inside a message")
         if name in _CONTENT:
-            if len(self._contents) >= _MOST_CHANNELS:
-                self._contents.clear()
             self._contents[channel] = _AWAITED
         items.append(Method(self._offset, size + _AROUND, channel, name, values))
 
@@ -288,9 +280,7 @@ class AmqpReader:
     def _flaw(
         self, items: list[Item], kind: str, what: str, size: int, raw: bytes, *, offset: int | None = None
     ) -> None:
-        self._flaws[kind] += 1
-        if self._flaws[kind] <= MOST_FLAWS:
-            items.append(Flaw(self._offset if offset is None else offset, size, kind, what, raw))
+        items.append(Flaw(self._offset if offset is None else offset, size, kind, what, raw))
 
     # --- Flaws after which the reader is blind ---
 

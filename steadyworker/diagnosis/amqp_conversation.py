@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from steadyworker.diagnosis.amqp import AmqpReader
@@ -51,7 +52,7 @@ class AmqpConversation:
         self._channels: dict[int, Channel] = {}
         self._sure = True
         self._missed: set[Side] = set()  # sides with unread bytes, until a whole message has come
-        self._texts: dict[object, str] = {}
+        self._text = lru_cache(_MOST_KNOWN)(text)
         self._proposed: dict[str, int] = {}
         self._closing: Side | None = None
         self._logged_in: bool | None = None  # False between the login and the broker's reply
@@ -189,13 +190,7 @@ class AmqpConversation:
         if isinstance(value, (bool, int)):
             return value
         if isinstance(value, str):
-            if len(value) > _LONGEST_KNOWN:
-                return text(value)
-            if (known := self._texts.get(value)) is None:
-                if len(self._texts) >= _MOST_KNOWN:
-                    self._texts.clear()
-                known = self._texts[value] = text(value)
-            return known
+            return self._text(value) if len(value) <= _LONGEST_KNOWN else text(value)
         if isinstance(value, Mapping) and not depth:
             return {text(key): self._value(each, 1) for key, each in list(value.items())[:_MOST_ENTRIES]}
         return text(value)

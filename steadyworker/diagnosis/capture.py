@@ -14,7 +14,7 @@ import ipaddress
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -22,23 +22,21 @@ from steadyworker.diagnosis.relay import text_of_address
 from steadyworker.diagnosis.tap import Side, TapRecord, What
 from steadyworker.errors import ConfigError
 
-MOST_HELD = 4_194_304
-"""The largest number of bytes of one direction, with 100 bytes for each segment, that may wait for an earlier segment."""
+MOST_HELD = 1_000
+"""The largest number of segments of one direction that wait for an earlier one; a segment has at most 64 KiB."""
 
 _FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
-_TCP, _HEAD, _SEGMENT = 6, 20, 100  # the protocol's number; the shortest head of IPv4 and TCP; bytes of a held segment
 _LINKS = {0: 4, 1: 14, 12: 0, 14: 0, 101: 0, 108: 4, 113: 16, 228: 0, 229: 0, 276: 20}
 """For each link type, the bytes before the IP packet: loopback, Ethernet, IP, and `tcpdump -i any` (113, 276)."""
 
 
 class _Segment(NamedTuple):
-    source: tuple[str, int]
-    target: tuple[str, int]
+    ends: tuple[tuple[str, int], tuple[str, int]]
     seq: int
-    ack: int | None
+    ack: int
     flags: int
     data: bytes
-    missing: int  # bytes at the segment's end that were not captured
+    size: int  # with the bytes at its end that were not captured
 
 
 def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]:
@@ -65,133 +63,117 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]
 
 
 def _records(reader: Any, start: int, port: int) -> Iterator[TapRecord]:
-    known: dict[tuple[tuple[str, int], tuple[str, int]], _CapturedConnection] = {}
+    known: dict[tuple[tuple[str, int], ...], tuple[_Stream, _Stream]] = {}
     number, at = 0, 0.0
     try:
         while (got := reader.next())[0] is not None:
-            seconds, micros = got[0].getts()
             segment = _segment(got[1], got[0].getlen(), start)
-            if segment is None or port not in {segment.source[1], segment.target[1]}:
+            if segment is None or port not in {segment.ends[0][1], segment.ends[1][1]}:
                 continue
-            at = seconds + micros / 1e6
-            side = Side.CLIENT if segment.target[1] == port else Side.BROKER
-            ends = (segment.source, segment.target) if side is Side.CLIENT else (segment.target, segment.source)
-            connection = known.get(ends)
-            opens = segment.flags & _SYN and segment.ack is None
-            if connection is None or (opens and connection.first != segment.seq):
-                if not (segment.flags & _SYN or segment.data or segment.missing) or segment.flags & _RST:
+            seconds, micros = got[0].getts()
+            at, flags = seconds + micros / 1e6, segment.flags
+            side = Side(segment.ends[1][1] != port)
+            ends = segment.ends[:: -1 if side else 1]
+            pair = known.get(ends)
+            if pair is None or (flags & (_SYN | _ACK) == _SYN and pair[side].first != segment.seq + 1):
+                if not (flags & _SYN or segment.size) or flags & _RST:
                     continue
-                if connection is not None:
-                    yield from connection.advance(at, dict.fromkeys(Side, math.inf), close=True)
+                if pair is not None and _is_open(pair):
+                    yield from _close(pair, at)
                 number += 1
-                connection = known[ends] = _CapturedConnection(number, segment.seq)
+                pair = known[ends] = _Stream(number, Side.CLIENT), _Stream(number, Side.BROKER)
                 client, broker = map(text_of_address, ends)
                 yield TapRecord(What.OPENED, number, Side.CLIENT, at, facts={"client": client, "tls": False})
-                facts = {"broker": broker, "joined": not segment.flags & _SYN}
+                facts = {"broker": broker, "joined": not flags & _SYN}
                 yield TapRecord(What.CONNECTED, number, Side.BROKER, at, facts=facts)
-            yield from connection.receive(at, segment, side)
+            if _is_open(pair):
+                pair[side].add(segment)
+                if flags & _ACK:
+                    yield from pair[side.other].advance(at, pair[side.other].position(segment.ack))
+                yield from pair[side].advance(at)
+                if flags & _RST or not _is_open(pair):
+                    yield from _close(pair, at, side if flags & _RST else None)
     finally:  # a file that ends inside a packet has complete packets, too
-        for connection in known.values():
-            yield from connection.advance(at, dict.fromkeys(Side, math.inf), close=True)
+        for pair in filter(_is_open, known.values()):
+            yield from _close(pair, at)
+
+
+def _is_open(pair: tuple[_Stream, _Stream]) -> bool:
+    return not all(stream.ended for stream in pair)
+
+
+def _close(pair: tuple[_Stream, _Stream], at: float, reset_by: Side | None = None) -> Iterator[TapRecord]:
+    """Return what still waits in both directions, and the end."""
+    for stream in pair:
+        yield from stream.advance(at, math.inf)
+    if reset_by is not None and _is_open(pair):
+        yield TapRecord(What.RESET, pair[0].number, reset_by, at)
+    for stream in pair:
+        stream.ended = True
+    yield TapRecord(What.CLOSED, pair[0].number, Side.CLIENT, at, facts={"by_trace": False})
 
 
 def _segment(packet: bytes, whole: int, start: int) -> _Segment | None:
     """Return the TCP segment of a packet; None if it has none, or a part of one, or if the head was not captured."""
     try:
-        version = packet[start] >> 4
-        if version == 4:  # noqa: PLR2004 - IP
+        if packet[start] >> 4 == 4:  # noqa: PLR2004 - IP
             length, fragment, protocol = struct.unpack_from(">2xH2xHxB", packet, start)
-            source, target = packet[start + 12 : start + 16], packet[start + 16 : start + 20]
-            at = start + (packet[start] & 0x0F) * 4
+            first, size, at = start + 12, 4, start + max(packet[start] & 0x0F, 5) * 4
         else:
             length, protocol = struct.unpack_from(">4xHB", packet, start)
-            source, target = packet[start + 8 : start + 24], packet[start + 24 : start + 40]
-            at, length, fragment = start + 40, length and length + 40, 0
-        source_port, target_port, seq, ack, size, flags = struct.unpack_from(">HHIIBB", packet, at)
+            first, size, at, length, fragment = start + 8, 16, start + 40, length and length + 40, 0
+        source, target, seq, ack, words, flags = struct.unpack_from(">HHIIBB", packet, at)
     except (struct.error, IndexError):
         return None
-    if version not in {4, 6} or protocol != _TCP or fragment & 0x3FFF or at < start + _HEAD:
+    if protocol != 6 or fragment & 0x3FFF:  # noqa: PLR2004 - TCP
         return None
+    hosts = (str(ipaddress.ip_address(packet[place : place + size])) for place in (first, first + size))
     end = start + length if length else whole  # the length is missing if the network card itself cuts the packets
-    first = at + max(size >> 4, _HEAD // 4) * 4
-    data = packet[first:end]
-    ends = ((str(ipaddress.ip_address(source)), source_port), (str(ipaddress.ip_address(target)), target_port))
-    return _Segment(*ends, seq, ack if flags & _ACK else None, flags, data, max(0, end - first - len(data)))
+    at += max(words >> 4, 5) * 4
+    ends = (next(hosts), source), (next(hosts), target)
+    return _Segment(ends, seq, ack, flags, packet[at:end], max(0, end - at))
 
 
-class _Direction:
-    """One direction: its bytes in order, and the later bytes that came too early; positions count from its first byte."""
+class _Stream:
+    """One direction of a connection; positions count from its first byte, whose sequence number is `first`."""
 
-    def __init__(self) -> None:
-        self.next = 0
-        self.end = math.inf  # the position after the last byte
-        self._first: int | None = None  # the sequence number of the first byte
-        self._held: list[tuple[int, bytes, int]] = []  # a heap: position, bytes, and number of bytes missing after them
-        self._waiting = 0
+    def __init__(self, number: int, side: Side) -> None:
+        self.number, self._side = number, side
+        self.first: int | None = None
+        self.ended = False
+        self._next = 0
+        self._end = math.inf  # the position after the last byte
+        self._held: list[tuple[int, bytes, int]] = []  # a heap of positions, bytes and sizes
 
     def position(self, seq: int) -> int:
         """Return the position of a sequence number; after the largest number, sequence numbers begin again."""
-        return self.next + (seq - (self._first or 0) - self.next + (1 << 31)) % (1 << 32) - (1 << 31)
+        return self._next + (seq - (self.first or 0) - self._next + (1 << 31)) % (1 << 32) - (1 << 31)
 
     def add(self, segment: _Segment) -> None:
         """Hold the bytes of a segment."""
-        size = len(segment.data) + segment.missing
-        if size or segment.flags & (_SYN | _FIN):
-            seq = segment.seq + bool(segment.flags & _SYN)
-            self._first = seq if self._first is None else self._first
-            if size:
-                heapq.heappush(self._held, (self.position(seq), segment.data, segment.missing))
-                self._waiting += len(segment.data) + _SEGMENT
-            if segment.flags & _FIN:
-                self.end = self.position(seq) + size
+        seq = segment.seq + bool(segment.flags & _SYN)
+        self.first = seq if self.first is None else self.first
+        if segment.size:
+            heapq.heappush(self._held, (self.position(seq), segment.data, segment.size))
+        if segment.flags & _FIN:
+            self._end = self.position(seq) + segment.size
 
-    def ready(self, until: float) -> Iterator[bytes | int]:
-        """Yield the bytes in order, and the number of those that the capture lacks: none comes any more before `until`."""
-        while self._held and (self._held[0][0] <= max(self.next, until) or self._waiting > MOST_HELD):
-            place, data, missing = heapq.heappop(self._held)
-            self._waiting -= len(data) + _SEGMENT
-            rest, behind = data[max(0, self.next - place) :], place + len(data)
-            for part, stop in ((0, place), (rest, behind), (0, behind + missing)):
-                if stop > self.next:
-                    yield part or stop - self.next
-                    self.next = stop
+    def advance(self, at: float, until: float = 0) -> Iterator[TapRecord]:
+        """Return the bytes in order, and the number of those that the capture lacks: none comes any more before `until`."""
+        while self._held and (self._held[0][0] <= max(self._next, until) or len(self._held) > MOST_HELD):
+            place, data, size = heapq.heappop(self._held)
+            rest = data[max(0, self._next - place) :]
+            for part, stop in ((b"", place), (rest, place + len(data)), (b"", place + size)):
+                if stop > self._next:
+                    yield self._record(at, part, stop - self._next)
+                    self._next = stop
+        if self._next >= self._end and not self.ended:
+            self.ended = True
+            yield TapRecord(What.ENDED, self.number, self._side, at)
 
-
-class _CapturedConnection:
-    """The two directions of a connection; a later connection of the same ports has another sequence number `first`."""
-
-    def __init__(self, number: int, first: int) -> None:
-        self.first = first
-        self._number = number
-        self._open = {side: _Direction() for side in Side}
-        self._ended: set[Side] = set()
-
-    def receive(self, at: float, segment: _Segment, side: Side) -> Iterator[TapRecord]:
-        """Receive the next segment; its acknowledgement shows that the other side's bytes before it have passed."""
-        if not self._open:
-            return
-        self._open[side].add(segment)
-        acknowledged = 0.0 if segment.ack is None else self._open[side.other].position(segment.ack)
-        if segment.flags & _RST:
-            yield from self.advance(at, dict.fromkeys((side.other, side), math.inf))
-            if self._open:
-                yield TapRecord(What.RESET, self._number, side, at)
-                self._ended = set(Side)
-        yield from self.advance(at, {side.other: acknowledged, side: 0.0})
-
-    def advance(self, at: float, untils: Mapping[Side, float], *, close: bool = False) -> Iterator[TapRecord]:
-        """Pass on the bytes that are complete; close the connection if both sides have ended, or if nothing more comes."""
-        for side, until in untils.items() if self._open else ():
-            direction = self._open[side]
-            for part in direction.ready(until):
-                if isinstance(part, bytes):
-                    yield TapRecord(What.DATA, self._number, side, at, part)
-                else:
-                    facts = {"why": "bytes that the capture lacks"}
-                    yield TapRecord(What.SKIPPED, self._number, side, at, size=part, facts=facts)
-            if direction.next >= direction.end and side not in self._ended:
-                self._ended.add(side)
-                yield TapRecord(What.ENDED, self._number, side, at)
-        if self._open and (close or len(self._ended) == len(Side)):
-            self._open = {}
-            yield TapRecord(What.CLOSED, self._number, Side.CLIENT, at, facts={"by_trace": False})
+    def _record(self, at: float, part: bytes, size: int) -> TapRecord:
+        if part:
+            return TapRecord(What.DATA, self.number, self._side, at, part)
+        return TapRecord(
+            What.SKIPPED, self.number, self._side, at, size=size, facts={"why": "bytes that the capture lacks"}
+        )

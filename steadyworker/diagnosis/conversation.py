@@ -8,16 +8,16 @@ The client's first bytes show the protocol of the connection, and the broker's f
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from steadyworker.diagnosis.amqp_conversation import AmqpConversation
 from steadyworker.diagnosis.boundary import LONGEST_COMMAND, next_amqp, next_stomp
-from steadyworker.diagnosis.frames import Method, RemotingFrame, StompFrame
+from steadyworker.diagnosis.frames import Method, StompFrame
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import recognize
-from steadyworker.diagnosis.rocketmq import RocketmqConversation, begins
 from steadyworker.diagnosis.stomp_conversation import StompConversation
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import Level, Wire
@@ -39,12 +39,11 @@ _MOST_HELD = 1 << 16
 _AMQPS_PORT = 5671
 _AMQP_PORTS = {_AMQPS_PORT, 5672}
 _STOMP_PORTS = range(61_610, 61_620)
-_ROCKETMQ_PORTS = {9876, 10_909, 10_911}
-_NAMES = {"amqp": "AMQP", "stomp": "STOMP", "rocketmq": "RocketMQ's remoting protocol"}
+_NAMES = {"amqp": "AMQP", "stomp": "STOMP"}
+_ROCKETMQ = re.compile(rb"\x00...(?:\x00...\{|\x01\x00)", re.DOTALL)
+"""The first bytes of RocketMQ's remoting protocol: a length, the type and length of a header, the header (JSON, or binary)."""
 
-Spoken = AmqpConversation | StompConversation | RocketmqConversation
-_REFUSALS = {("amqp", "stomp"): "amqp.stomp-on-port", ("amqp", "rocketmq"): "amqp.unknown-protocol-on-port"}
-"""The flags for a broker that expects one protocol, and closes a connection of another protocol without a reply."""
+Spoken = AmqpConversation | StompConversation
 
 
 class _Recent:
@@ -88,8 +87,6 @@ class Known:
         """Return the facts that follow from the broker's port."""
         if port in _STOMP_PORTS:
             return cls("stomp", sure=True)
-        if port in _ROCKETMQ_PORTS:
-            return cls("rocketmq", sure=True)
         return cls("amqp", sure=port in _AMQP_PORTS, tls=port == _AMQPS_PORT)
 
 
@@ -125,9 +122,7 @@ class Conversation:
         """Note that the broker is reached, too; `seen_as` is the address that the broker's log contains."""
         self._connected = True
         self.line.event(t, None, "connected", **facts)
-        if facts.get("joined") and self._known.family == "rocketmq":
-            self.give_up(t)
-        elif facts.get("joined"):
+        if facts.get("joined"):
             self._spoken = self._speaker(self._known.family)
             self._searching = dict.fromkeys(Side, b"")
 
@@ -157,9 +152,7 @@ class Conversation:
         self._note_bytes(t, side, size)
         self._wire.skipped += size
         self.line.event(t, side, "skipped", bytes=size, what=why)
-        if isinstance(self._spoken, RocketmqConversation):
-            self.give_up(t)
-        elif self._spoken is not None:
+        if self._spoken is not None:
             self._searching[side] = b""
         elif not self._encrypted:
             self._begin_unknown(t)
@@ -218,7 +211,7 @@ class Conversation:
         if side is Side.BROKER and isinstance(self._spoken, AmqpConversation) and self._spoken.blocked:
             what += f" It had sent Connection.Blocked: {self._spoken.blocked}."
         rows = [{"queue": f"to the {side.label} (SIOCOUTQ)", "bytes": blocked.waiting, "since": f"{since:.1f} s"}]
-        kind = "broker-not-reading" if side is Side.BROKER and self._family != "rocketmq" else "peer-not-reading"
+        kind = "broker-not-reading" if side is Side.BROKER else "peer-not-reading"
         self.line.flag(t, f"{self._family}.{kind}", what, rows)
 
     def closed(self, t: float, *, by_trace: bool = False) -> None:
@@ -229,7 +222,6 @@ class Conversation:
             self._judge_no_more(t, side)
             self.blocked(t, side, blocked=False, waiting=0)
         self._forget()
-        self._wire.forget(self.line.number)
 
     def _forget(self) -> None:
         if isinstance(self._spoken, StompConversation):
@@ -266,7 +258,7 @@ class Conversation:
         if not known.sure or known.family == spoken.family:
             return
         what = f"The client speaks {_NAMES[spoken.family]}, and the broker, which expects {_NAMES[known.family]} on this port, gave no answer."
-        flag = _REFUSALS.get((known.family, spoken.family), "trace.unparsable")
+        flag = "amqp.stomp-on-port" if spoken.family == "stomp" else "trace.unparsable"
         self.line.flag(t, flag, what, unless_flagged=True)
 
     # --- Silence ---------------------------------------------------------------------------------------------------------
@@ -336,8 +328,11 @@ class Conversation:
         opened = bytes(first[:_LONGEST_FIRST].lstrip(b"\r\n"))
         opening = recognize(opened)
         kind = opening.kind if opening else ""
-        if len(first) >= _JUDGED and begins(bytes(first[:_LONGEST_FIRST])):
-            kind = "rocketmq"
+        if side is Side.CLIENT and _ROCKETMQ.match(first):
+            self._unknown = True
+            what = "The client speaks RocketMQ's remoting protocol, which the trace does not read: only sizes and times are known."
+            self.line.flag(t, "trace.unparsable", what, spelled(bytes(first[:_JUDGED])))
+            return bytes(first)
         sure = kind in _NAMES and len(opened) >= _JUDGED
         if side is Side.CLIENT and not (sure or last or len(first) > _MOST_HELD):
             return b""  # the broker's reply shows which protocol the broker expects
@@ -376,7 +371,7 @@ class Conversation:
         blind = reader.blind
         for item in reader.feed(data):
             spoken.receive(t, side, item, recent.since)
-            if side is Side.BROKER and isinstance(item, (Method, StompFrame, RemotingFrame)):
+            if side is Side.BROKER and isinstance(item, (Method, StompFrame)):
                 self._known.family, self._known.sure = spoken.family, True
         if blind:
             self.line.event(t, side, "bytes", size=len(data))
@@ -411,7 +406,7 @@ class Conversation:
     def _speaker(self, family: str) -> Spoken:
         if family == "stomp":
             return StompConversation(self.line, self._known.client_ids)
-        return RocketmqConversation(self.line) if family == "rocketmq" else AmqpConversation(self.line)
+        return AmqpConversation(self.line)
 
     def _end_of(self, t: float, side: Side) -> bool:
         """Note the end of a direction, and return whether the direction ended inside a frame."""

@@ -81,23 +81,6 @@ class StompFrame(Item):
 
 
 @dataclass(frozen=True, slots=True)
-class RemotingFrame(Item):
-    """
-    A frame of RocketMQ's remoting protocol: a request, or the reply to the request with the same `opaque`.
-
-    `code` is the code of the request or of the result; `language` is the sender's, with the version of its program.
-    """
-
-    code: int
-    opaque: int
-    flag: int
-    language: str
-    remark: str
-    fields: Mapping[str, str]
-    body_size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Flaw(Item):
     """Bytes that break the protocol: the kind, a sentence, and at most `LONGEST_RAW` of the bytes."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from steadyworker.diagnosis.protocols import Spelled, spell_bytes
@@ -11,6 +12,9 @@ from steadyworker.diagnosis.wire import Level, Wire
 
 _CONSEQUENCE = 10.0
 """The seconds after a flag in which an error of the broker counts as the flag's consequence."""
+
+MOST_FLAGS = 20
+"""The largest number of flags of one id on one connection; later flags are only counted."""
 
 _HEAD = 8  # the largest number of bytes that evidence shows
 
@@ -23,7 +27,7 @@ class Line:
         number: The number of the connection in this trace.
         silences: The silence of each side.
         closed_by: The side that closed first; `closed_how` is the way in which it closed.
-        flagged: The ids of the connection's flags.
+        flagged: The number of the connection's flags of each id.
     """
 
     def __init__(self, wire: Wire, number: int) -> None:
@@ -33,7 +37,7 @@ class Line:
         self.silences = {side: Silence() for side in Side}
         self.closed_by: Side | None = None
         self.closed_how = ""
-        self.flagged: set[str] = set()
+        self.flagged: Counter[str] = Counter()
         self._explained_until = float("-inf")
 
     def event(self, t: float, side: Side | None, kind: str, /, **detail: object) -> None:
@@ -58,10 +62,9 @@ class Line:
         *,
         level: Level | None = None,
         unless_flagged: bool = False,
-        groups: Mapping[str, str] | None = None,
     ) -> None:
         """
-        Write a flag; the texts in `groups` are for its remedy.
+        Write a flag; after `MOST_FLAGS` flags of one id, only count it.
 
         With `unless_flagged`, write the flag only if no other flag explains it.
         """
@@ -69,9 +72,11 @@ class Line:
             return
         if flag not in _NO_CAUSES:
             self._explained_until = t + _CONSEQUENCE
-        self.flagged.add(flag)
-        peer = {"peer": self.client_address} if self.client_address else {}
-        self.wire.flag(t, self.number, flag, what, evidence, level=level, groups={**peer, **(groups or {})})
+        self.flagged[flag] += 1
+        self.wire.flags[flag] += 1
+        if self.flagged[flag] <= MOST_FLAGS:
+            peer = {"peer": self.client_address} if self.client_address else {}
+            self.wire.flag(t, self.number, flag, what, evidence, level, peer)
 
     def cut(self, side: Side, what: str) -> str:
         """Return the sentence for a frame that was cut off."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 
 from ahocorasick_rs import BytesAhoCorasick
@@ -91,8 +92,8 @@ class Matcher:
                 self._by_hint.setdefault(pattern.hint, []).append((entry, pattern.regex))
         self._essences = {hint: essence(hint) for hint in self._by_hint}
         self.sieve = Sieve([*_ID_HINTS, *self._by_hint])
-        self._compiled: dict[str, re.Pattern[str]] = {}
-        self._loosened: dict[str, re.Pattern[str]] = {}
+        self._expression = cache(_compiled)
+        self._loosened = cache(loosened)
 
     def match(self, text: str, *, pasted: bool = False) -> list[Match]:
         """
@@ -132,9 +133,7 @@ class Matcher:
         hints &= self._by_hint.keys()
         found: dict[str, Match] = {}
         for entry, regex in (pattern for hint in hints for pattern in self._by_hint[hint]):
-            if regex not in self._loosened:
-                self._loosened[regex] = loosened(regex)
-            if entry.id not in found and (match := self._loosened[regex].search(text)) is not None:
+            if entry.id not in found and (match := self._loosened(regex).search(text)) is not None:
                 groups = {name: value.strip(" .,") for name, value in match.groupdict().items() if value}
                 if entry.opens and ((bytes_ := spelled(entry, groups)) is None or bytes_.kind not in entry.opens):
                     continue
@@ -156,10 +155,9 @@ class Matcher:
         excludes = entry.general or entry.opens or any("(?!" in regex for _, regex in self._by_hint[hint])
         return entry if len(entries) == 1 and enough and not excludes else None
 
-    def _expression(self, regex: str) -> re.Pattern[str]:
-        if regex not in self._compiled:
-            self._compiled[regex] = re.compile(regex, re.MULTILINE)
-        return self._compiled[regex]
+
+def _compiled(regex: str) -> re.Pattern[str]:
+    return re.compile(regex, re.MULTILINE)
 
 
 def _in_order(matches: Iterable[Match]) -> list[Match]:

@@ -24,7 +24,6 @@ A `Flaw` never shows bytes of a body or of a login.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -36,9 +35,6 @@ LONGEST_HEAD = 65_536
 
 MOST_HEADERS = 500
 """The largest number of headers of one frame that are kept."""
-
-MOST_FLAWS = 100
-"""The largest number of flaws of one kind that a reader returns, if the reader can still read the next frame after them."""
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _EOLS = re.compile(rb"[\r\n]+")
@@ -71,7 +67,6 @@ class StompReader:
         self._head = bytearray()  # the command and the headers, as far as they have come
         self._frame: StompFrame | None = None  # the frame whose body is skipped; its size is the size of the head
         self._left: int | None = None  # bytes of this body still to come; None if the body ends at the first NUL
-        self._flaws: Counter[str] = Counter()
 
     def feed(self, data: bytes) -> list[Item]:
         """Read the next bytes of this direction, and return the items that these bytes complete."""
@@ -241,8 +236,8 @@ class StompReader:
     # --- Flaws ---
 
     def _flaw(self, items: list[Item], kind: str, what: str, raw: bytes) -> None:
-        self._flaws[kind] += 1
-        if self._flaws[kind] <= MOST_FLAWS:
+        last = items[-1] if items else None
+        if not (isinstance(last, Flaw) and (last.offset, last.kind) == (self._offset, kind)):  # one of a kind is enough
             items.append(Flaw(self._offset, len(self._head), kind, what, raw[:LONGEST_RAW]))
 
     def _lose(self, items: list[Item], kind: str, what: str) -> None:

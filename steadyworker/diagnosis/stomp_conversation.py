@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,6 +11,7 @@ from steadyworker.diagnosis.frames import Flaw, Heartbeat, Item, StompFrame
 from steadyworker.diagnosis.line import Line, spelled
 from steadyworker.diagnosis.protocols import STOMP_COMMANDS
 from steadyworker.diagnosis.stomp import StompReader
+from steadyworker.diagnosis.tags import AckResult, Tags
 from steadyworker.diagnosis.tap import Side
 from steadyworker.diagnosis.wire import shortened, text
 
@@ -43,11 +43,11 @@ _NEXT_FRAME = re.compile(rb"\0[\r\n]*(?:" + "|".join(STOMP_COMMANDS).encode() + 
 
 @dataclass(slots=True)
 class TracedSubscription:
-    """A subscription, and its messages that wait for an ACK, by the id that the ACK must name."""
+    """A subscription, and its messages: `numbers` has the number of each by the id that its ACK must name."""
 
-    destination: str
     ack: str
-    waiting: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    tags: Tags = field(default_factory=Tags)
 
 
 class StompConversation:
@@ -64,9 +64,7 @@ class StompConversation:
         self._ends: dict[Side, tuple[int, float]] = dict.fromkeys(
             Side, (-1, 0.0)
         )  # where and when the last frame ended; a line end may follow
-        self._beat: dict[Side, float | None] = dict.fromkeys(Side)  # time of the last heartbeat, if no frame followed
         self._subscriptions: dict[str, TracedSubscription] = {}
-        self._settled: OrderedDict[str, None] = OrderedDict()
         self._begun = False
         self._connected = False
 
@@ -86,7 +84,6 @@ class StompConversation:
         """Receive the next item of a side."""
         match item:
             case StompFrame():
-                self._beat[side] = None
                 self._frame(t, side, item)
                 self._ends[side] = (item.offset + item.size, t)
             case Heartbeat():
@@ -150,18 +147,6 @@ class StompConversation:
         if item.offset == end and item.size == 1 and t - at < _TOGETHER:
             return  # brokers write a line end after each frame
         self._line.frame(t, side, "heartbeat", size=item.size)
-        before, self._beat[side] = self._beat[side], t
-        if before is None:
-            return
-        silence = self._line.silences[side]
-        late = silence.drifts(t - before)
-        if late:
-            allowed = silence.allowed
-            what = f"The {side.label}'s heartbeats come {late * 1000:.1f} ms late on average, with {allowed:g} s agreed: a broker without a grace period closes after about {allowed / late:,.0f} such heartbeats."
-            rows: list[dict[str, object]] = [
-                {"side": side.label, "agreed": f"{allowed:g} s", "mean": f"{allowed + late:.4f} s"}
-            ]
-            self._line.flag(t, "stomp.late-heartbeat", what, rows, level="warning")
 
     def _tuned(self, t: float, frame: StompFrame) -> None:
         version = frame.headers.get("version", "1.0")
@@ -175,8 +160,8 @@ class StompConversation:
         self._line.event(
             t, None, "tuned", heartbeat_client=of_client, heartbeat_broker=of_broker, version=text(version)
         )
-        self._line.silences[Side.CLIENT].agree(of_client, t, exact=True)
-        self._line.silences[Side.BROKER].agree(of_broker, t, exact=True)
+        self._line.silences[Side.CLIENT].agree(of_client, t)
+        self._line.silences[Side.BROKER].agree(of_broker, t)
 
     # --- Subscriptions ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +171,7 @@ class StompConversation:
         if self._sure and name in self._subscriptions:
             what = f"The client subscribed to {text(destination)} with the id {text(name)!r}, which another subscription of this connection has."
             self._line.flag(t, "stomp.duplicate-subscription", what, [{"subscription": text(name)}])
-        self._subscriptions[name] = TracedSubscription(destination, frame.headers.get("ack", "auto"))
+        self._subscriptions[name] = TracedSubscription(frame.headers.get("ack", "auto"))
 
     def _unsubscribe(self, t: float, frame: StompFrame) -> None:
         name = frame.headers.get("id", frame.headers.get("destination", ""))
@@ -198,11 +183,10 @@ class StompConversation:
         if subscription is None or subscription.ack == "auto":
             return
         name = frame.headers.get("ack", frame.headers.get("message-id", ""))
-        self._settled.pop(name, None)  # the same message can come again
-        subscription.waiting[name] = None
-        if len(subscription.waiting) > _MOST_MESSAGES:
-            subscription.waiting.popitem(last=False)
-            self._sure = False
+        subscription.numbers[name] = number = subscription.tags.highest + 1
+        subscription.tags.delivered(number, needs_ack=True)
+        if len(subscription.numbers) > _MOST_MESSAGES:
+            del subscription.numbers[next(iter(subscription.numbers))]
 
     def _ack(self, t: float, frame: StompFrame) -> None:
         named = frame.headers.get("subscription")
@@ -210,24 +194,14 @@ class StompConversation:
             self._unknown(t, frame.command, named)
             return
         name = frame.headers.get("id", frame.headers.get("message-id", ""))
-        for subscription in self._subscriptions.values():
-            if name in subscription.waiting:
-                while subscription.ack == "client":  # the ACK acknowledges all earlier messages, too
-                    first = next(iter(subscription.waiting))
-                    if first == name:
-                        break
-                    self._settle(subscription, first)
-                self._settle(subscription, name)
-                return
-        if self._sure and name in self._settled and "transaction" not in frame.headers:  # ABORT undoes the first one
+        of = (each for key, each in self._subscriptions.items() if named in {None, key})
+        subscription = next((each for each in of if name in each.numbers), None)
+        if subscription is None:
+            return
+        settled = subscription.tags.settle(subscription.numbers[name], multiple=subscription.ack == "client")
+        if settled is AckResult.BEFORE and self._sure and "transaction" not in frame.headers:  # ABORT undoes the first
             what = f"The client sent {frame.command} for the message {text(name)} a second time."
             self._line.flag(t, "stomp.double-ack", what, [{"frame": frame.command, "message": text(name)}])
-
-    def _settle(self, subscription: TracedSubscription, name: str) -> None:
-        del subscription.waiting[name]
-        self._settled[name] = None
-        if len(self._settled) > _MOST_MESSAGES:
-            self._settled.popitem(last=False)
 
     def _unknown(self, t: float, command: str, name: str) -> None:
         if self._sure:

@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import Self
 
 from steadyworker.clock import Clock
-from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.conversation import NOT_READ, Conversation, Known
 from steadyworker.diagnosis.relay import BrokerTarget, Relay, text_of_mistake
 from steadyworker.diagnosis.tap import MOST_WAITING, Tap, TapRecord, What
@@ -81,16 +80,6 @@ class Conversations:
         for conversation in self._open.values():
             if conversation.due() <= t:
                 conversation.tick(t)
-
-
-def check_installed() -> None:
-    """
-    Check that connections can be read; this happens before the first connection comes.
-
-    Raises:
-        ConfigError: A library is not installed; the message names the extra.
-    """
-    AmqpReader(opening=True)
 
 
 class Tracing:

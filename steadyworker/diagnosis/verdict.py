@@ -15,7 +15,6 @@ CONSEQUENCES = frozenset(
     {
         *("amqp.frame-cut", "amqp.connection-forced", "amqp.channel-error", "amqp.dead-channel"),
         *("stomp.frame-cut", "stomp.error-frame", "trace.unparsable"),
-        *("rocketmq.frame-cut", "rocketmq.half-topic-grows"),
     }
 )
 """The flags that often follow from another flag, which is then the cause."""
@@ -24,7 +23,7 @@ LONGEST = 400
 """The largest number of characters of a text on the page."""
 
 _REASONS = frozenset({"Connection.Close", "Channel.Close", "ERROR"})
-_GOODBYES = frozenset({"Connection.Close", "DISCONNECT", "UNREGISTER_CLIENT"})
+_GOODBYES = frozenset({"Connection.Close", "DISCONNECT"})
 _MOST_REASONS, _MOST_CONNECTIONS = 10, 1_000
 _BREAK = re.compile(r"(?:: |\. )(?=\S)")
 _SHORTEST = 25

@@ -14,14 +14,14 @@ Each event is one JSON object; the first line of a trace has the kind `trace`.
 | `connected` | the trace connected to the broker for it: the addresses of both ends, TLS |
 | `header` | a protocol header of AMQP |
 | `method`, `content`, `body` | a method of AMQP; a message's properties; a message's body (size, number of frames) |
-| `frame` | a frame of STOMP, or a request of RocketMQ or the reply to it (`to`), with some headers |
+| `frame` | a frame of STOMP, with some headers |
 | `heartbeat` | a heartbeat of AMQP or STOMP |
 | `bytes` | bytes of which only the size and the time are known: TLS, or another protocol |
 | `tuned` | the limits that both ends agreed on: each end's largest silence in seconds, the largest frame and channel |
 | `gap` | a side was silent for longer than agreed |
 | `queue` | bytes wait for a side that does not read, or no longer wait |
 | `close` | a side closed its direction (`fin`) or the connection (`reset`), or could not be reached (`refused`) |
-| `skipped` | bytes that passed without being read, or events that are not listed |
+| `skipped` | bytes that passed without being read |
 | `flag` | a problem that ends connections or loses messages, with its id, evidence and remedy |
 | `trouble` | an error of the trace itself: it cannot accept or make connections, or cannot read one |
 | `end` | the totals of the trace |
@@ -33,9 +33,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
-from steadyworker.diagnosis.catalogue import Entry, find
+from steadyworker.diagnosis.catalogue import find
 from steadyworker.text.plain_text import plain_text
 
 VERSION = 1
@@ -43,9 +44,6 @@ VERSION = 1
 Event = dict[str, Any]
 Listener = Callable[[Event], object]
 Level = Literal["error", "warning"]
-
-MOST_FLAGS = 20
-"""The largest number of flags of one id on one connection; later flags are only counted."""
 
 LONGEST_TEXT = 300
 """The largest number of characters of a text from a connection."""
@@ -60,15 +58,13 @@ class Wire:
     def __init__(self, began: float, listeners: Sequence[Listener]) -> None:
         self._began = began
         self._listeners = listeners
-        self._shown: Counter[tuple[int, str]] = Counter()
-        self._entries: dict[str, Entry] = {}
+        self._entry = cache(find)
         self.flags: Counter[str] = Counter()
         self.frames = {"client": 0, "broker": 0}
         self.bytes = {"client": 0, "broker": 0}
         self.skipped = 0
         self.connections = 0
         self.unreachable = 0
-        self.last = 0.0
 
     def begin(self, started: str, **where: object) -> None:
         """Write the first line: the time at which the trace began, and the addresses on both sides of the trace."""
@@ -76,8 +72,7 @@ class Wire:
 
     def event(self, t: float, conn: int | None, side: str, kind: str, /, **detail: object) -> None:
         """Write one event without the details that are None."""
-        self.last = max(0.0, t - self._began)
-        event: Event = {"t": round(self.last, 6), "conn": conn, "from": side, "kind": kind}
+        event: Event = {"t": round(max(0.0, t - self._began), 6), "conn": conn, "from": side, "kind": kind}
         for name, value in detail.items():
             if value is not None:
                 event[name] = value
@@ -86,26 +81,16 @@ class Wire:
     def flag(
         self,
         t: float,
-        conn: int | None,
+        conn: int,
         flag: str,
         what: str,
-        evidence: Iterable[Mapping[str, object]] = (),
-        *,
-        level: Level | None = None,
-        groups: Mapping[str, str] | None = None,
+        evidence: Iterable[Mapping[str, object]],
+        level: Level | None,
+        groups: Mapping[str, str],
     ) -> None:
-        """
-        Write a flag with the catalogue's first remedy; `groups` are the values in the remedy's text.
-
-        After `MOST_FLAGS` flags of one id on one connection, only count the flag.
-        """
-        self.flags[flag] += 1
-        self._shown[conn or 0, flag] += 1
-        if self._shown[conn or 0, flag] > MOST_FLAGS:
-            return
-        entry = self._entries.get(flag) or find(flag)
+        """Write a flag with the catalogue's first remedy; `groups` are the values in the remedy's text."""
+        entry = self._entry(flag)
         assert entry is not None, flag
-        self._entries[flag] = entry
         self.event(
             t,
             conn,
@@ -115,15 +100,8 @@ class Wire:
             level=level or entry.severity,
             what=text(what),
             evidence=list(evidence) or None,
-            remedy=entry.filled(entry.remedies[0], {name: text(value) for name, value in (groups or {}).items()}),
+            remedy=entry.filled(entry.remedies[0], {name: text(value) for name, value in groups.items()}),
         )
-
-    def forget(self, conn: int) -> None:
-        """Forget the counts of a connection that has ended; report how many of its flags were not listed."""
-        for shown in [key for key in self._shown if key[0] == conn]:
-            left_out = self._shown.pop(shown) - MOST_FLAGS
-            if left_out > 0:
-                self.event(self.last + self._began, conn, "trace", "skipped", count=left_out, what=f"flags {shown[1]}")
 
     def end(self, t: float, **more: object) -> None:
         """Write the last line, which has the totals."""

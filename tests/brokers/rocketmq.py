@@ -39,10 +39,10 @@ from tests.brokers.rocketmq_witness import (
 )
 from tests.support.stage import eventually
 
-VERSIONS = {"4.5": "4.5.2", "4": "4.9.7", "5": "5.4.0"}
+VERSIONS = {"4": "4.9.7", "5": "5.4.0"}
 """The version of each line: the newest that Maven has whole."""
 
-PARTS = {"4.5": ("namesrv", "broker"), "4": ("namesrv", "broker"), "5": ("namesrv", "broker", "proxy")}
+PARTS = {"4": ("namesrv", "broker"), "5": ("namesrv", "broker", "proxy")}
 USER, LIMITED = "steadyworker", "limited"
 """The user with all rights, and one with those that a test gives; the second one's password is the first one's and `-2`."""
 
@@ -466,12 +466,6 @@ class RocketMQ4(RocketMQNode):
         account = {"accessKey": USER, "secretKey": self.password, "admin": True}
         rules = {"globalWhiteRemoteAddresses": [], "accounts": [account, *more]}
         self._write("conf/plain_acl.yml", rules, as_json=True)  # JSON is YAML
-
-
-class RocketMQ45(RocketMQ4):
-    """4.5.2: the last line whose broker and client do to each other what 4.6.1 ended; for diagnoses, and for no Worker."""
-
-    LINE = "4.5"
 
 
 class RocketMQ5(RocketMQNode):

@@ -81,6 +81,21 @@ def test_a_connection_that_was_open_before(tmp_path: Path, *, speaks_stomp: bool
     ] * 5
 
 
+@pytest.mark.parametrize("head", [b'\0\0\0\x0e{"code":105}..', b"\1\0\0\x0e\0\x69\0\1\x97" + bytes(9)])
+@pytest.mark.parametrize("port", [10911, 7000])
+def test_a_client_of_rocketmq_is_named_with_what_to_do_instead(tmp_path: Path, head: bytes, port: int) -> None:
+    """Frames of its remoting protocol: the length, the type (JSON or binary) and length of the header, the header."""
+    talk = Talk(port=port)
+    remoting = b"\0\0\0\x12" + head
+    packets = [*talk.opened(), *(talk.packet(part) for part in (remoting[:5], remoting[5:]))]
+    result = run(write_pcap(tmp_path / "one.pcap", timed(packets)), "--jsonl", "-", port=port)
+    (flag,) = [event for event in events(result) if event["kind"] == "flag"]
+    assert (flag["id"], "speaks RocketMQ's remoting protocol" in flag["what"]) == ("trace.unparsable", True)
+    assert "trace reads AMQP 0-9-1 and STOMP. For RocketMQ, let `steadyworker explain` read" in flag["remedy"]
+    assert sum(event["size"] for event in events(result) if event["kind"] == "bytes") == len(remoting)
+    assert ("10911 is a port of RocketMQ" in result.stderr) is (port == 10911)
+
+
 def test_the_page_of_a_capture(tmp_path: Path) -> None:
     talk = Talk()
     file = write_pcap(tmp_path / "one.pcap", timed([*handshake(talk), talk.packet(OPENING)]))

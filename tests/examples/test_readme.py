@@ -97,9 +97,8 @@ def tried(
     """Type a page's commands; `here` has what this machine calls things that the page has other names for."""
     for name, text in {**README.files(), **page.files()}.items():
         (desk / name).write_text(text, encoding="utf-8")
-    for pattern in ("*.log", "*.pcap"):
-        for file in page.path.parent.glob(pattern):
-            shutil.copy(file, desk)
+    for file in page.path.parent.glob("*.log"):
+        shutil.copy(file, desk)
     typed = [command for command in commands if not command.text.startswith(tuple(NOT_TYPED))]
     texts = [command.text for command in typed]
     for shown, real in (here or {}).items():

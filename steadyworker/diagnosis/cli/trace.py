@@ -17,11 +17,12 @@ import click
 
 from steadyworker.cli.streams import OutputFailed
 from steadyworker.clock import Clock, SystemClock
+from steadyworker.diagnosis.amqp import AmqpReader
 from steadyworker.diagnosis.capture import read_capture
 from steadyworker.diagnosis.conversation import Known
 from steadyworker.diagnosis.outputs import STDOUT, Outputs
 from steadyworker.diagnosis.relay import BrokerTarget, text_of_address
-from steadyworker.diagnosis.tracing import Conversations, Tracing, check_installed
+from steadyworker.diagnosis.tracing import Conversations, Tracing
 from steadyworker.diagnosis.wire import Wire
 from steadyworker.errors import ConfigError
 
@@ -31,6 +32,7 @@ Address = tuple[str, int]
 
 _FLUSH = 0.5
 _LAST_PORT = 65_535
+_ROCKETMQ_PORTS = {8081, 9876, 10_909, 10_911}
 _BACKLOG = 128
 
 
@@ -58,15 +60,12 @@ Examples:
   steadyworker trace --listen 127.0.0.1:61614 --to activemq.example:61613 --flags-only
   steadyworker trace --listen 0.0.0.0:5673 --to 127.0.0.1:5672 --jsonl trace.jsonl --html trace.html
   steadyworker trace --pcap amqp.pcap --port 5672 --html trace.html
-  steadyworker trace --pcap rocketmq.pcap --port 10911 --flags-only
   steadyworker trace --listen 127.0.0.1:5671 --tls-cert cert.pem --tls-key key.pem \\
       --to rabbit.example:5671 --to-tls --to-ca ca.pem
 \b
 The client connects to --listen; the trace connects to --to for it, and passes all bytes as they are.
-It reads AMQP 0-9-1 and STOMP, and in RocketMQ's remoting protocol the retries that no broker can store.
-Other protocols pass, and only their sizes and times are known.
-A RocketMQ client takes the broker's address from the name server, and so goes past --listen:
-capture its packets (tcpdump -w rocketmq.pcap port 10911), and read them with --pcap.
+It reads AMQP 0-9-1 and STOMP; of other protocols, only sizes and times are known.
+For RocketMQ, let `steadyworker explain` read the logs of the client and the broker.
 Bodies, logins, and headers and properties of applications are never written;
 of the id of an AMQP message, the trace writes only the first 8 characters.
 \b
@@ -118,9 +117,9 @@ def command(
 
     The trace flags, each with its evidence and a remedy: a second protocol header, frames of two threads mixed,
     late heartbeats, acknowledgements that come twice or on a closed channel, consumers without a prefetch,
-    frames that were cut, sides that no longer read, and retries that a RocketMQ broker can never store.
+    frames that were cut, and sides that no longer read.
     """
-    check_installed()
+    AmqpReader(opening=True)  # if pamqp is missing, its error comes before the first connection
     _check_files(pcap, html, Path(jsonl) if jsonl is not None and jsonl != "-" else None)
 
     def outputs() -> Outputs:
@@ -139,6 +138,7 @@ def command(
 
 def _relay(new_outputs: Callable[[], Outputs], *, listen: Address, to: Address, **tls: Any) -> int:
     """Pass bytes until a signal."""
+    _warn_of_rocketmq(to[1])
     clock = SystemClock()
     target = _target(to, **tls)
     with _listener(listen) as listener, new_outputs() as outputs:
@@ -174,6 +174,7 @@ def _check_files(*paths: Path | None) -> None:
 
 def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
     """Read a capture; the events have the times of the packets."""
+    _warn_of_rocketmq(port)
     records = read_capture(path, port)
     first = next(records, None)
     if first is None:
@@ -190,6 +191,12 @@ def _read(path: Path, port: int, new_outputs: Callable[[], Outputs]) -> int:
             wire.end(last.t)
             outputs.finish()
     return _code(wire, outputs)
+
+
+def _warn_of_rocketmq(port: int) -> None:
+    if port in _ROCKETMQ_PORTS:
+        text = "is a port of RocketMQ, and trace reads AMQP 0-9-1 and STOMP: for RocketMQ, let `steadyworker explain` read the client's log."
+        click.echo(f"warning: {port} {text}", err=True)
 
 
 def _code(wire: Wire, outputs: Outputs) -> int:
