@@ -128,9 +128,10 @@ def dropped(scene: Scene) -> None:
 
 
 def a_handshake(scene: Scene) -> None:
-    """A client that does not trust the broker; up to TLS 1.2 its alert is not encrypted, and Java shows the name."""
+    """A client that does not trust the broker; up to TLS 1.2 its alert is not encrypted, and Classic shows the name."""
     context = ssl.create_default_context()
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if not scene.broker.is_artemis:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
     parts = urlsplit(scene.broker.tls_url)
     with socket.create_connection((str(parts.hostname), parts.port), timeout=20) as plain:
         scene.mark = "{}:{}".format(*plain.getsockname())

@@ -22,6 +22,7 @@ from tests.brokers.rabbitmq import Vhost
 from tests.conftest import Eventually
 from tests.diagnosis.explaining import records, sections
 from tests.drills.contestants import peers_python
+from tests.faults.link import Link
 from tests.faults.proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -244,10 +245,9 @@ def test_celery(vhost: Vhost, tmp_path: Path, eventually: Eventually) -> None:
             send = "import celery_app; celery_app.app.send_task('sleep', [3])"
             subprocess.run([python, "-c", send], env=environment, check=True)
             eventually(lambda: log.read_text().count("Task sleep[") > 1)
-            proxy.refuse()
-            proxy.close()
+            proxy.after(0, "up", Link.cut)
             eventually(lambda: seen("celery.cannot-connect"))
-            proxy.accept()
+            proxy.resume()
             eventually(lambda: seen("celery.cannot-acknowledge"))
         finally:
             os.killpg(worker.pid, signal.SIGKILL)
