@@ -19,19 +19,13 @@ OPENING = b"AMQP\x00\x00\x09\x01"
 
 
 class RawClient:
-    """A connection to the broker of a URL; each step of its opening can be done by hand, with other values than a good client has."""
+    """A connection to the broker of a URL; `capabilities` are those that a good client has, until a test changes them."""
 
-    def __init__(self, url: str, *, port: int = 0, context: ssl.SSLContext | None = None, rcvbuf: int = 0) -> None:
-        parts = urlsplit(url)
-        assert parts.hostname
-        self.user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
-        self.vhost = unquote(parts.path[1:]) or "/"
+    def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
+        self._url = urlsplit(url)
+        assert self._url.hostname
         self.capabilities = dict(CAPABLE)
-        self.socket = socket.socket()
-        if rcvbuf:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-        self.socket.settimeout(WITHIN)
-        self.socket.connect((parts.hostname, port or parts.port or 5672))
+        self.socket = socket.create_connection((self._url.hostname, self._url.port or 5672), timeout=WITHIN)
         if context:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self._unread = b""
@@ -52,8 +46,8 @@ class RawClient:
     def method(self, method: base.Frame, channel: int = 1) -> None:
         self.send(frame.marshal(method, channel))
 
-    def start(self, mechanism: str = "PLAIN") -> Self:
-        """Open as far as the login."""
+    def login(self, *, heartbeat: int = 0) -> Self:
+        """Open all: the connection and channel 1."""
         self.send(OPENING)
         self.expect(commands.Connection.Start)
         properties: dict[str, Any] = {
@@ -62,30 +56,15 @@ class RawClient:
             "capabilities": self.capabilities,
             "connection_name": "raw",
         }
-        self.method(commands.Connection.StartOk(properties, mechanism, f"\0{self.user}\0{self.password}", "en_US"), 0)
-        return self
-
-    def tune(self, channel_max: int = 2047, frame_max: int = 131_072, heartbeat: int = 0) -> Self:
-        """Open as far as the limits."""
+        login = f"\0{unquote(self._url.username or '')}\0{unquote(self._url.password or '')}"
+        self.method(commands.Connection.StartOk(properties, "PLAIN", login, "en_US"), 0)
         self.expect(commands.Connection.Tune)
-        self.method(commands.Connection.TuneOk(channel_max, frame_max, heartbeat), 0)
-        return self
-
-    def enter(self) -> Self:
-        """Open the virtual host."""
-        self.method(commands.Connection.Open(self.vhost), 0)
+        self.method(commands.Connection.TuneOk(2047, 131_072, heartbeat), 0)
+        self.method(commands.Connection.Open(unquote(self._url.path[1:]) or "/"), 0)
         self.expect(commands.Connection.OpenOk)
-        return self
-
-    def login(self, *, heartbeat: int = 0) -> Self:
-        """Open all: the connection and channel 1."""
-        self.start().tune(heartbeat=heartbeat).enter()
-        self.open(1)
-        return self
-
-    def open(self, channel: int) -> None:
-        self.method(commands.Channel.Open(), channel)
+        self.method(commands.Channel.Open())
         self.expect(commands.Channel.OpenOk)
+        return self
 
     # --- What it receives ---------------------------------------------------------------------------------------------
 
@@ -126,8 +105,8 @@ class RawClient:
 class AmqpClient(RawClient):
     """A client with an open connection and channel 1; reads and writes in the caller's thread."""
 
-    def __init__(self, url: str, *, heartbeat: int = 0, context: ssl.SSLContext | None = None, rcvbuf: int = 0) -> None:
-        super().__init__(url, context=context, rcvbuf=rcvbuf)
+    def __init__(self, url: str, *, heartbeat: int = 0, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(url, context=context)
         self.login(heartbeat=heartbeat)
 
     def queue(self, *bodies: bytes) -> str:
@@ -149,14 +128,6 @@ class AmqpClient(RawClient):
         """Return when the broker has closed the connection by a method, and answer it."""
         self.expect(commands.Connection.Close)
         self.method(commands.Connection.CloseOk(), 0)
-
-    def closed(self) -> None:
-        """Return when the broker has closed the connection."""
-        try:
-            while True:
-                self._next()
-        except (EOFError, ConnectionResetError):
-            self.socket.close()
 
     def reset(self) -> None:
         """Close with RST, as the kernel does for a program that had unread bytes when it was killed."""

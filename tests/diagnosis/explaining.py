@@ -17,13 +17,14 @@ def catalogue() -> dict[str, Entry]:
 
 
 @cache
-def _search() -> Search:
+def search() -> Search:
+    """Return the search of the whole catalogue that all tests of a process share; it compiles its expressions as they are needed."""
     return Search(catalogue().values())
 
 
 def records(text: str, mark: str = "") -> dict[str, str]:
     """Return the ids of the entries that explain records of this text which contain the mark, each with its record."""
-    found = Scanner("text", _search()).whole([text.encode("utf-8", "replace")])
+    found = Scanner("text", search()).whole([text.encode("utf-8", "replace")])
     return {seen.entry.id: seen.record.text for seen in found if mark in seen.record.text}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -27,19 +26,13 @@ class RawStomp:
         met: The frames that the broker has sent, as texts, in their order.
     """
 
-    def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self.user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
         self._socket = socket.create_connection((str(parts.hostname), parts.port), timeout=WITHIN)
         self.peer = "{}:{}".format(*self._socket.getsockname())
         self.met: list[str] = []
         self._read = b""
-        if context is not None:
-            try:
-                self._socket = context.wrap_socket(self._socket, server_hostname="localhost")
-            except OSError:
-                self._socket.close()
-                raise
 
     def connect(self, **headers: str) -> Self:
         """Log in, and return when the broker has agreed or refused; `client_id` is the header `client-id`."""

@@ -7,6 +7,7 @@ Each file has the name of the file of `steadyworker/diagnosis/entries` whose ent
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,7 +27,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         origin: What wrote them (`from` in the file): "RabbitMQ 3.10.8".
         how: "provoked" by a test of this repository, from the "source" code of what wrote them, "reported" by others,
             or "recalled": written from memory, and to be replaced by a line that was seen.
-        test: The test that makes a broker or client write it, if it was provoked.
+        test: The test that made a broker or client write it, if it was provoked.
+            Of other people's software, one provocation of each kind is still run; the others have gone.
         text: The lines, with all that stands before and behind them in a log.
     """
 
@@ -47,6 +49,7 @@ def read(text: str) -> dict[str, tuple[Sample, ...]]:
     return msgspec.convert(tomllib.loads(text), dict[str, tuple[Sample, ...]])
 
 
+@cache
 def load() -> dict[str, tuple[Sample, ...]]:
     """Return all samples by the id of their entry; an id that two files have is an error."""
     found: dict[str, tuple[Sample, ...]] = {}

@@ -36,9 +36,7 @@ TEXT = "".join(
             "small.again",
             r"received (?P<message>\w+) again",
             "received ",
-            'keys = ["message"]\nfollows = ["small.closed"]\nseverity = "warning"'.replace(
-                '\nseverity = "warning"', ""
-            ),
+            'keys = ["message"]\nfollows = ["small.closed"]',
         ),
         entry("small.twice", r"ran (?P<message>\w+) twice", "twice", 'keys = ["message"]\nfollows = ["small.again"]'),
         entry("small.lost", r"^lost (?P<queue>\w+)$", "lost "),

@@ -11,9 +11,10 @@ import click
 import pytest
 
 from steadyworker.cli import verbs
-from steadyworker.diagnosis.catalogue import Entry, load
+from steadyworker.diagnosis.catalogue import Entry
 from steadyworker.diagnosis.own_lines import groups_of
 from steadyworker.diagnosis.remedies import Remedies
+from tests.diagnosis.explaining import catalogue
 
 _QUOTED = re.compile(r"`(steadyworker [^`]+)`")
 _AT_THE_END = re.compile(r"(?:^|: |; |\| )(steadyworker [a-z][^`;]*)$")
@@ -22,7 +23,7 @@ _NAME = re.compile(r"steadyworker( [a-z]+)+")
 
 def commands() -> Iterator[tuple[str, str]]:
     """Each command in the texts of the catalogue, filled as far as without a record, with the entry's id."""
-    for entry in load().values():
+    for entry in catalogue().values():
         for text in (entry.what, entry.why, *entry.remedies, *entry.verify, entry.worker or ""):
             yield from ((entry.id, command) for command in _in(entry, text))
 
@@ -85,16 +86,9 @@ def test_a_wrong_command_is_not_accepted(command: str) -> None:
         parsed(command)
 
 
-def test_no_text_is_shown_with_an_unfilled_place() -> None:
-    """A place for what a record has is one name, and a default after `|`: none of it is left, with or without a record."""
-    for entry in load().values():
-        for text in (entry.title, entry.what, entry.why, *entry.remedies, *entry.verify, entry.worker or ""):
-            assert re.findall(r"\{[a-z_]+\|[^{}]*\}", entry.filled(text, {})) == [], entry.id
-
-
 def test_the_remedy_of_a_line_names_the_key_and_the_queue_that_the_line_has() -> None:
     line = {"event": "job_settled", "key": "march", "queue": "exports", "explain": "steadyworker.dead-letter"}
     assert Remedies()(line).endswith("send the job again: steadyworker dead replay exports march")
-    known = load()["steadyworker.dead-letter"]
+    known = catalogue()["steadyworker.dead-letter"]
     groups = groups_of("job_settled key=march queue=exports explain=steadyworker.dead-letter")
     assert [known.filled(text, groups) for text in known.verify] == ["steadyworker dead show exports march"]

@@ -22,7 +22,7 @@ from rich.console import Console
 from typing_extensions import override
 
 from steadyworker.cli import verbs
-from steadyworker.diagnosis.catalogue import FINDINGS, find, load
+from steadyworker.diagnosis.catalogue import FINDINGS, find
 from steadyworker.diagnosis.following import QUIET, SETTLE, follow
 from steadyworker.diagnosis.reading import Pipe
 from steadyworker.diagnosis.report import WIDEST, Report, as_data, safe
@@ -31,13 +31,14 @@ from steadyworker.diagnosis.timeline import Incident, Timelines
 from steadyworker.units import count_text
 from tests.cli.kit import Shell
 from tests.conftest import Eventually
+from tests.diagnosis.explaining import catalogue
 from tests.diagnosis.small_catalogue import SMALL
 from tests.support.distributions import distribution
 
 pytestmark = pytest.mark.long
 
 ID, OTHER = "amqp.consumer-cancelled", "amqp.silent-broker"
-TITLES = {identity: entry.title for identity, entry in load().items()}
+TITLES = {identity: entry.title for identity, entry in catalogue().items()}
 LINE = (
     f"2026-11-25T10:00:00.123Z [error    ] delivery_lost [steadyworker] explain={ID} key=march what=gone remedy=rest\n"
 )
@@ -97,15 +98,6 @@ def test_standard_input_is_read_without_a_file_and_for_a_dash(shell: Shell) -> N
     assert (done.returncode, done.stdout.splitlines()[0]) == (1, f"1. {TITLES[ID]}")
 
 
-def test_a_compressed_file_is_read_as_it_is(shell: Shell) -> None:
-    (shell.folder / "worker.log.1.gz").write_bytes(gzip.compress(LINE.encode()))
-    assert shell("explain", "worker.log.1.gz").code == 1
-    (shell.folder / "broken.gz").write_bytes(gzip.compress(LINE.encode() * 1000)[:-20])
-    said = shell("explain", "broken.gz")
-    assert said.code == 69
-    assert said.err.startswith("error: Expected to read broken.gz, got: compressed data without its end.")
-
-
 def test_what_can_be_read_is_explained_before_what_cannot(shell: Shell) -> None:
     """A file without its end, and a file that may not be read, do not hide what stands in the others."""
     good = log(shell, "worker.log", LINE)
@@ -142,7 +134,7 @@ def test_json_has_the_documented_fields(shell: Shell) -> None:
     (record,) = said.records
     assert said.code == 1
     assert (record["kind"], record["number"], record["id"], record["times"]) == ("finding", 1, ID, 2)
-    assert (record["severity"], record["bytes"]) == (load()[ID].severity, None)
+    assert (record["severity"], record["bytes"]) == (catalogue()[ID].severity, None)
     assert record["first"] == {"time": "2026-11-25T10:00:00.123Z", "source": "worker.log", "line": 1}
     assert record["last"]["line"] == 2
     assert [step["times"] for step in record["timeline"]] == [2]
@@ -206,7 +198,7 @@ def test_a_package_whose_table_cannot_be_used_is_named_and_the_others_are_explai
     assert f"in {package} (of third_party_findings), an entry point of the group {FINDINGS}, got " in said.stderr
     assert got in said.stderr
     assert len(said.stderr.splitlines()) == 2
-    assert find("steadyworker.fenced") == load()["steadyworker.fenced"]
+    assert find("steadyworker.fenced") == catalogue()["steadyworker.fenced"]
     assert find("system.no-such-id") is None
 
 
@@ -214,14 +206,14 @@ def test_an_entry_is_shown_with_the_hints_of_its_lines() -> None:
     said = CliRunner().invoke(verbs, ["explain", "--id", "rabbitmq.internal-error"])
     _, _, end = said.output.partition("   Lines with  ")
     hints = [line.strip() for line in end.splitlines()]
-    assert hints == list(dict.fromkeys(pattern.hint for pattern in load()["rabbitmq.internal-error"].patterns))
+    assert hints == list(dict.fromkeys(pattern.hint for pattern in catalogue()["rabbitmq.internal-error"].patterns))
     assert len(hints) > 1
     said = CliRunner().invoke(verbs, ["explain", "--id", "rabbitmq.internal-error", "--json"])
     assert json.loads(said.output)["hints"] == hints
 
 
 def test_every_entry_can_be_shown() -> None:
-    for entry in load().values():
+    for entry in catalogue().values():
         console = Console(file=io.StringIO(), width=80, highlight=False)
         Report(console).entry(entry)
         assert isinstance(console.file, io.StringIO)

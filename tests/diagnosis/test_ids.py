@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.diagnosis.catalogue import Entry, find, load
+from steadyworker.diagnosis.catalogue import Entry, find
 from steadyworker.diagnosis.remedies import Remedies
 from steadyworker.errors import ConfigError, Finding, LedgerUnavailable
-from steadyworker.telemetry.event_log import LINES
+from tests.diagnosis.explaining import catalogue
 
 pytestmark = pytest.mark.xdist_group("ids")  # one process reads the code, and not each
 
 ROOT = Path(__file__).parents[2]
-CATALOGUE = load()
+CATALOGUE = catalogue()
 FAMILIES = {entry.family for entry in CATALOGUE.values()} | {"steadyworker"}
 ID = re.compile(r"[a-z0-9]+\.[a-z0-9]+(-[a-z0-9]+)*")
 EVENT = re.compile("[a-z_]+")
@@ -132,10 +132,6 @@ def test_each_warning_and_error_in_the_code_names_an_entry() -> None:
                     if not names and event.value not in ORDINARY:
                         bare.append(f"{path.relative_to(ROOT)}:{node.lineno} {event.value!r}")
     assert bare == []
-
-
-def test_each_kind_of_event_is_logged() -> None:
-    assert all(name in {name for name, _ in LINES.values()} for name in ("delivery_lost", "delivery_rejected"))
 
 
 # --- What the log makes of it -----------------------------------------------------------------------------------------

@@ -25,18 +25,16 @@ def channel(code: int, text: str) -> exceptions.ChannelClosedByBroker:
     return exceptions.ChannelClosedByBroker(code, text)
 
 
+def denied(text: str) -> exceptions.ProbableAccessDeniedError:
+    return exceptions.ProbableAccessDeniedError(text)
+
+
 RABBITMQ: list[tuple[BaseException, str]] = [
     (exceptions.ProbableAuthenticationError("(403) 'ACCESS_REFUSED - Login was refused'"), "rabbitmq.login-refused"),
     (exceptions.ProbableAuthenticationError("(403) 'mechanism EXTERNAL'"), "rabbitmq.certificate-login-refused"),
-    (exceptions.ProbableAccessDeniedError("(530) 'NOT_ALLOWED - vhost nope not found'"), "rabbitmq.no-vhost"),
-    (
-        exceptions.ProbableAccessDeniedError("(530) \"NOT_ALLOWED - access to vhost 'v' refused for user 'b'\""),
-        "rabbitmq.vhost-refused",
-    ),
-    (
-        exceptions.ProbableAccessDeniedError("(530) 'refused for user 'lim': user connection limit (1) is reached'"),
-        "rabbitmq.user-connection-limit",
-    ),
+    (denied("(530) 'NOT_ALLOWED - vhost nope not found'"), "rabbitmq.no-vhost"),
+    (denied("(530) \"NOT_ALLOWED - access to vhost 'v' refused for user 'b'\""), "rabbitmq.vhost-refused"),
+    (denied("(530) 'refused for user 'lim': user connection limit (1) is reached'"), "rabbitmq.user-connection-limit"),
     (Foreign(), "amqp.foreign-reply"),
     (
         closed(320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"),
@@ -54,9 +52,7 @@ RABBITMQ: list[tuple[BaseException, str]] = [
         "rabbitmq.no-majority",
     ),
     (
-        exceptions.ProbableAccessDeniedError(
-            "(541) \"INTERNAL_ERROR - access to vhost 'v' refused for user 'u': vhost 'v' is down\""
-        ),
+        denied("(541) \"INTERNAL_ERROR - access to vhost 'v' refused for user 'u': vhost 'v' is down\""),
         "rabbitmq.vhost-down",
     ),
     (closed(501, "FRAME_ERROR - something"), ""),  # a code with several causes

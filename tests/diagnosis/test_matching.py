@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steadyworker.diagnosis.catalogue import Entry, Pattern, load, read
+from steadyworker.diagnosis.catalogue import Entry, Pattern, read
 from steadyworker.diagnosis.loose import loosened
 from steadyworker.diagnosis.matching import NEAR_HINT, Matcher, Sieve, left, spelled
 from steadyworker.diagnosis.records import LONGEST
 from steadyworker.diagnosis.scan import Scanner, Search
 from tests.diagnosis import sample_files
+from tests.diagnosis.explaining import catalogue
 from tests.diagnosis.small_catalogue import SMALL
 from tests.diagnosis.small_catalogue import entry as entry_text
 
 MATCHER = Matcher(SMALL.values())
-CATALOGUE = load()
+CATALOGUE = catalogue()
 SAMPLES = sample_files.load()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from steadyworker.diagnosis.report import as_data, title
 from steadyworker.diagnosis.scan import Scanner, Search
 from steadyworker.diagnosis.timeline import Sighting, Timelines
 from tests.diagnosis import sample_files
-from tests.diagnosis.explaining import catalogue
+from tests.diagnosis.explaining import catalogue, search
 from tests.diagnosis.pastes import FORMS
 from tests.diagnosis.small_catalogue import SMALL
 from tests.diagnosis.variations import VARIATIONS
@@ -22,18 +21,13 @@ SAMPLES = [(id, sample.text.strip("\n")) for id, samples in sample_files.load().
 ORDINARY = sorted(Path(__file__).with_name("ordinary").glob("*.log"))
 
 
-@cache
-def search() -> Search:
-    return Search(catalogue().values())
-
-
 def found(text: str, within: Search | None = None) -> list[Sighting]:
     return list(Scanner("paste", within or search()).whole([text.encode()]))
 
 
 def missed(form: Callable[[str], str], *, of_programs: bool = False) -> tuple[list[str], int]:
     """Return the ids of the samples that are not recognised in this form, and the number of samples that it changes."""
-    changed = [(id, form(text)) for id, text in SAMPLES if form(text) != text]
+    changed = [(id, formed) for id, text in SAMPLES if (formed := form(text)) != text]
     if of_programs:
         changed = [(id, text) for id, text in changed if not id.startswith("steadyworker.")]
     certain = [(id, {seen.entry.id for seen in found(text) if not seen.probable}) for id, text in changed]

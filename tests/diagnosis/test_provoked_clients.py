@@ -3,32 +3,32 @@ Real client libraries are made to say what the catalogue explains: amqplib, rasc
 
 Each library has a program in `peers/` that does one thing wrong after the other, and prints `## NAME` and what the library says.
 The catalogue has to find exactly the expected entries in each part.
+amqplib and rascal come by npm, php-amqplib and bunny by apt, the others by pip, each once.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-import socket
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.brokers.fixtures import had
+from tests.brokers.install import MissingError, apt_install, cache, lock, may_install
 from tests.brokers.rabbitmq import Vhost
 from tests.conftest import Eventually
-from tests.diagnosis import foreign
 from tests.diagnosis.explaining import records, sections
 from tests.drills.contestants import peers_python
+from tests.faults.link import Link
+from tests.faults.proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+HERE = Path(__file__).with_name("peers")
+NODE_PACKAGES = ("amqplib@2.3.1", "rascal@21.0.1")
 REFUSED, NO_HOST, LOGIN = "network.connection-refused", "network.unknown-host", "rabbitmq.login-refused"
 
 NODE = {
@@ -105,21 +105,59 @@ RUBY = {
 PYTHON = {
     "password": LOGIN,
     "refused": REFUSED,
-    "opening-closed": "pyamqp.server-closed",
     "no-queue": "rabbitmq.no-queue",
     "odd-header": "pyamqp.unsupported-value",
-    "long-name": "pyamqp.name-too-long",
-    "returned": "amqp.unroutable",
     "nacked": "pyamqp.nacked",
-    "closed": "pyamqp.connection-closed",
     "lost": "pyamqp.server-closed",
     "heartbeat": "pyamqp.heartbeats-missed",
     "frame-end": "pyamqp.unexpected-frame",
-    "frame-order": "pyamqp.unexpected-frame",
     "double-ack": "amqp.double-ack",
     "refused-content": "kombu.content-refused",
-    "kombu-refused": REFUSED,
 }
+
+
+def node_modules() -> Path:
+    """The folder with amqplib and rascal; raises MissingError when Node.js or a package cannot be had."""
+    if not (npm := shutil.which("npm")):
+        raise MissingError("npm was not found: install Node.js 18 or newer")
+    made = cache() / f"node-{'-'.join(NODE_PACKAGES).replace('@', '-')}"
+    with lock(made.name):
+        if not made.exists():
+            half = made.with_name(f"{made.name}.half")
+            shutil.rmtree(half, ignore_errors=True)
+            half.mkdir()
+            quietly = ("--ignore-scripts", "--no-audit", "--no-fund")
+            words = [npm, "install", "--prefix", str(half), *quietly, *NODE_PACKAGES]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise MissingError(f"npm install {' '.join(NODE_PACKAGES)} failed here: {done.stderr.strip()[-500:]}")
+            half.rename(made)
+    return made / "node_modules"
+
+
+def debian(program: str, library: str, *packages: str) -> str:
+    """A program and its library from Debian's packages; raises MissingError when they cannot be had."""
+    if (not shutil.which(program) or not Path(library).exists()) and may_install():
+        with lock("apt"):
+            for package in packages:
+                apt_install(package)
+    found = shutil.which(program)
+    if not found or not Path(library).exists():
+        raise MissingError(f"{program} or {library} was not found: sudo apt-get install {' '.join(packages)}")
+    return found
+
+
+def said_by(*command: str, **environment: str) -> str:
+    """Run a provoking program, and return what it said on both outputs; it ends by itself."""
+    done = subprocess.run(
+        command,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        timeout=240,
+    )
+    return done.stdout.decode(errors="replace")
 
 
 def agree(said: str, expected: dict[str, str]) -> None:
@@ -130,14 +168,14 @@ def agree(said: str, expected: dict[str, str]) -> None:
 
 def test_amqplib_and_rascal(vhost: Vhost) -> None:
     with had():
-        modules = foreign.node_modules()
-    agree(foreign.run("node", str(foreign.PEERS / "wrong.js"), AMQP_URL=vhost.url, NODE_PATH=str(modules)), NODE)
+        modules = node_modules()
+    agree(said_by("node", str(HERE / "wrong.js"), AMQP_URL=vhost.url, NODE_PATH=str(modules)), NODE)
 
 
 def test_php_amqplib(vhost: Vhost) -> None:
     with had():
-        php = foreign.php()
-    said = foreign.run(php, str(foreign.PEERS / "wrong.php"), AMQP_URL=vhost.url)
+        php = debian("php", "/usr/share/php/PhpAmqpLib/autoload.php", "php-cli", "php-amqplib")
+    said = said_by(php, str(HERE / "wrong.php"), AMQP_URL=vhost.url)
     alone, _, shared = said.partition("## shared")
     agree(alone, PHP)
     found = {name: set(records(text)) for name, text in sections(f"## shared{shared}")}
@@ -148,12 +186,12 @@ def test_php_amqplib(vhost: Vhost) -> None:
 
 def test_bunny(vhost: Vhost) -> None:
     with had():
-        ruby = foreign.ruby()
-    agree(foreign.run(ruby, str(foreign.PEERS / "wrong.rb"), AMQP_URL=vhost.url), RUBY)
+        ruby = debian("ruby", "/usr/share/doc/ruby-bunny", "ruby-bunny")
+    agree(said_by(ruby, str(HERE / "wrong.rb"), AMQP_URL=vhost.url), RUBY)
 
 
 def test_py_amqp_and_kombu(vhost: Vhost) -> None:
-    agree(foreign.run(str(peers_python()), str(foreign.PEERS / "wrong_amqp.py"), AMQP_URL=vhost.url), PYTHON)
+    agree(said_by(str(peers_python()), str(HERE / "wrong_amqp.py"), AMQP_URL=vhost.url), PYTHON)
 
 
 # --- Celery -----------------------------------------------------------------------------------------------------------
@@ -180,95 +218,36 @@ with kombu.Connection(os.environ["AMQP_URL"]) as connection:
 """
 
 
-@dataclass
-class Way:
-    """A forwarder between a worker and its broker, which can be cut and closed."""
-
-    port: int = 0
-    open: bool = True
-    ends: list[socket.socket] = field(default_factory=list)
-
-    def cut(self) -> None:
-        for one in self.ends:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def way_to(broker: int) -> Iterator[Way]:
-    way = Way()
-
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def serve(server: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = server.accept()
-                if not way.open:
-                    near.close()
-                    continue
-                far = socket.create_connection(("127.0.0.1", broker))
-                way.ends += [near, far]
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=pump, args=(one, other), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        way.port = server.getsockname()[1]
-        threading.Thread(target=serve, args=(server,), daemon=True).start()
-        yield way
-        way.cut()
+LATER = {"celery.connection-lost", "celery.cannot-connect", "celery.cannot-acknowledge"}
 
 
 def test_celery(vhost: Vhost, tmp_path: Path, eventually: Eventually) -> None:
-    python, parts = peers_python(), urlsplit(vhost.url)
-    log = tmp_path / "worker.log"
+    python, log = peers_python(), tmp_path / "worker.log"
 
     def seen(*ids: str) -> bool:
         return {*ids} <= records(log.read_text(errors="replace")).keys()
 
-    with way_to(parts.port or 5672) as way, log.open("wb") as output:
-        environment = {
-            **os.environ,
-            "AMQP_URL": parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{way.port}")).geturl(),
-            "QUEUE": "jobs",
-            "TIME_LIMIT": "4",
-            "PYTHONPATH": str(foreign.PEERS),
-            "PYTHONWARNINGS": "ignore",
-        }
-        words = [
-            str(python),
-            "-m",
-            "celery",
-            "--app",
-            "celery_app",
-            "worker",
-            "--loglevel",
-            "INFO",
-            "--concurrency",
-            "1",
-        ]
+    with Proxy(vhost.url) as proxy, log.open("wb") as output:
+        settings = {"AMQP_URL": proxy.url, "QUEUE": "jobs", "TIME_LIMIT": "4"}
+        environment = {**os.environ, **settings, "PYTHONPATH": str(HERE), "PYTHONWARNINGS": "ignore"}
+        celery = (str(python), "-m", "celery", "--app", "celery_app")
         worker = subprocess.Popen(
-            words, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            [*celery, "worker", "--loglevel", "INFO", "--concurrency", "1"],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             eventually(lambda: " ready." in log.read_text())
             subprocess.run([python, "-c", SENDS], env=environment, check=True)
-            eventually(
-                lambda: seen(
-                    *(CELERY - {"celery.connection-lost", "celery.cannot-connect", "celery.cannot-acknowledge"})
-                )
-            )
+            eventually(lambda: seen(*(CELERY - LATER)))
             send = "import celery_app; celery_app.app.send_task('sleep', [3])"
             subprocess.run([python, "-c", send], env=environment, check=True)
             eventually(lambda: log.read_text().count("Task sleep[") > 1)
-            way.open = False
-            way.cut()
+            proxy.after(0, "up", Link.cut)
             eventually(lambda: seen("celery.cannot-connect"))
-            way.open = True
+            proxy.resume()
             eventually(lambda: seen("celery.cannot-acknowledge"))
         finally:
             os.killpg(worker.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """
 Real brokers and pika are made to say what the catalogue explains, so that a new text of a new version is noticed.
 
-Each provocation (`wrong_frames`, `wrong_requests`, `wrong_rights`, `wrong_states`, `wrong_pika`) does one thing wrong.
+Each provocation of `wrong_rabbitmq.py` does one thing wrong: one for each kind of failure, and not one for each entry of the catalogue.
 The broker's own log and pika's log and exceptions are then searched as a whole.
 The catalogue has to find the expected entries there, their consequences (`follows`), and nothing else.
 These tests are slow ones: they prove the texts of other programs, which change with their versions only.
@@ -16,20 +16,13 @@ import pytest
 
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
 from tests.brokers.trio import Trio
-from tests.diagnosis import sample_files, wrong_frames, wrong_pika, wrong_requests, wrong_rights, wrong_states
 from tests.diagnosis.explaining import Log, catalogue, consequences, records
-from tests.diagnosis.provocation import GONE, NEWEST, Case, Scene, on_channel, queue
+from tests.diagnosis.wrong_rabbitmq import CASES, GONE, NEWEST, Case, Scene, on_channel, queue
 
-LATE = {
-    "amqp.frame-error-close",
-    "rabbitmq.no-dead-letter-queue",
-    "rabbitmq.no-dead-letter-exchange",
-    "rabbitmq.port-taken",
-}
+pytestmark = pytest.mark.slow
+
+LATE = {"amqp.frame-error-close"}
 """What the broker writes some seconds later: perhaps into the log of the next provocation."""
-
-
-CASES = [*wrong_frames.CASES, *wrong_requests.CASES, *wrong_rights.CASES, *wrong_states.CASES, *wrong_pika.CASES]
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +50,7 @@ def scene(rabbitmq_node: Node, vhosts: dict[Node, Vhost]) -> Scene:
     return Scene(rabbitmq_node, vhosts[rabbitmq_node])
 
 
-def _name(case_: Case) -> str:
-    only = f"-{'-'.join(sorted(case_.series))}" if case_.series else ""
-    return f"{case_.act.__name__}{only}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("told", CASES, ids=_name)
+@pytest.mark.parametrize("told", CASES, ids=[case.name for case in CASES])
 def test_each_line_of_the_log_is_explained(scene: Scene, told: Case) -> None:
     if told.series and scene.node.series not in told.series:
         pytest.skip(f"RabbitMQ {scene.node.series} says something else, or nothing")
@@ -79,7 +66,6 @@ def test_each_line_of_the_log_is_explained(scene: Scene, told: Case) -> None:
     assert not {name: record for name, record in (in_log | by_client).items() if name not in known}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("rabbitmq_series", ["3.10"], indirect=True)
 def test_a_cluster_that_has_lost_nodes(trio: Trio) -> None:
@@ -98,23 +84,11 @@ def test_a_cluster_that_has_lost_nodes(trio: Trio) -> None:
     assert log.until(lost).keys() - lost <= LATE | {GONE}
 
 
-def test_each_provoked_entry_has_a_provocation() -> None:
-    """An entry that says that a test of this file provokes it is the aim of one here."""
-    here = {
-        identity
-        for identity, samples in sample_files.load().items()
-        for sample in samples
-        if sample.test.endswith("test_provoked_rabbitmq.py::test_each_line_of_the_log_is_explained")
-    }
-    assert here - {name for one in CASES for name in one.broker | one.client} == set()
-
-
 TOOLS = ("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-plugins")
 ELSEWHERE = {"federation_status", "list_mqtt_connections", "shovel_status", "sync_queue"}
 """Commands of plugins that these nodes do not have, and of RabbitMQ 3."""
 
 
-@pytest.mark.slow
 def test_each_command_of_the_catalogue_exists(rabbitmq_node: Node) -> None:
     """An operator can run what the catalogue advises: each command is one that RabbitMQ's own help lists, on the newest version."""
     if rabbitmq_node.series not in NEWEST:

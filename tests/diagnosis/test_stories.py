@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from steadyworker.diagnosis.catalogue import load
-from steadyworker.diagnosis.matching import spelled
-from steadyworker.diagnosis.scan import Scanner, Search, by_time
+from steadyworker.diagnosis.scan import Scanner, by_time
 from steadyworker.diagnosis.timeline import LogFinding, Timelines
+from tests.diagnosis.explaining import catalogue, search
 
 pytestmark = pytest.mark.long
 
@@ -21,11 +20,11 @@ FOLDER = Path(__file__).parents[2] / "examples" / "diagnosis"
 
 
 def findings(*names: str, changes: tuple[tuple[str, str], ...] = ()) -> dict[str, LogFinding]:
-    search, timelines = Search(load().values()), Timelines(load().values())
+    timelines = Timelines(catalogue().values())
     texts = {name: (FOLDER / name).read_text(encoding="utf-8") for name in names}
     for old, new in changes:
         texts = {name: text.replace(old, new) for name, text in texts.items()}
-    for seen in by_time(Scanner(name, search).whole([text.encode()]) for name, text in texts.items()):
+    for seen in by_time(Scanner(name, search()).whole([text.encode()]) for name, text in texts.items()):
         timelines.add(seen)
     timelines.end()
     return timelines.findings
@@ -60,14 +59,6 @@ def test_a_story_names_its_cause_and_its_remedy(
     assert first.example.in_order()[-1].seen.entry.id == ends_with
     assert remedy in first.entry.remedies[0]
     assert any("steadyworker trace" in line or "mqadmin" in line for line in first.entry.verify)
-
-
-def test_the_numbers_of_the_first_story_are_letters() -> None:
-    (finding,) = findings("second-header.log").values()
-    bytes_ = spelled(finding.entry, finding.root.groups)
-    assert bytes_ is not None
-    assert (bytes_.raw, bytes_.protocol) == (b"AMQP\0\0\t", "AMQP protocol header")
-    assert [row.number for row in bytes_.rows] == [65, 19793, 1342177289]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from steadyworker.diagnosis.catalogue import load
 from steadyworker.diagnosis.records import Record
 from steadyworker.diagnosis.scan import Scanner, Search, by_time
 from steadyworker.diagnosis.timeline import NEAR, Incident, LogFinding, Sighting, Timelines
+from tests.diagnosis.explaining import catalogue
 from tests.diagnosis.small_catalogue import SMALL
 
 
@@ -64,11 +64,10 @@ ON_PURPOSE = [
 @pytest.mark.parametrize("cause", ON_PURPOSE)
 def test_a_client_that_hangs_up_when_the_broker_closes_on_purpose_is_no_finding_of_its_own(cause: str) -> None:
     """RabbitMQ says that the client closed unexpectedly, if it has not read connection.close-ok by then."""
-    catalogue = load()
-    timelines = Timelines(catalogue.values())
+    timelines = Timelines(catalogue().values())
     for line, identity in enumerate((cause, "amqp.closed-unexpectedly"), 1):
         at = {"connection": "<0.1.0>", "peer": "127.0.0.1:41170"}
-        timelines.add(replace(sighting("small.closed", line, line, **at), entry=catalogue[identity]))
+        timelines.add(replace(sighting("small.closed", line, line, **at), entry=catalogue()[identity]))
     timelines.end()
     assert [finding.entry.id for finding in timelines.findings.values()] == [cause]
 

@@ -227,38 +227,26 @@ def test_it_names_the_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     assert "pip install 'steadyworker[trace]'" in done.stderr
 
 
+LIVE = ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1"]
+CAPTURED = ["--pcap", __file__]
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
         (["--to", "127.0.0.1:5672"], 64, "Expected --listen and --to, or --pcap and --port"),
-        (["--pcap", __file__], 64, "Expected --port with --pcap"),
-        (["--pcap", __file__, "--port", "5672", "--to", "127.0.0.1:1"], 64, "no option of a live trace"),
+        (CAPTURED, 64, "Expected --port with --pcap"),
+        ([*CAPTURED, "--port", "5672", "--to", "127.0.0.1:1"], 64, "no option of a live trace"),
+        ([*CAPTURED, "--port", "5672", "--html", __file__], 64, "Expected different files"),
         (["--listen", "127.0.0.1", "--to", "127.0.0.1:5672"], 64, "Expected HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:0"], 64, "Expected HOST:PORT"),
-        (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:5672", "--to-ca", __file__], 64, "Expected --to-tls"),
-        (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:5672", "--tls-cert", __file__], 64, "Expected --tls-cert and"),
-        (
-            ["--listen", "127.0.0.1:0", "--to", "no-such-host.invalid:5672"],
-            78,
-            "Expected in --to a host whose name has an address",
-        ),
-        (
-            ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--tls-cert", __file__, "--tls-key", __file__],
-            78,
-            "Expected a certificate chain in",
-        ),
-        (["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--jsonl", "/no/such/folder"], 78, "/no/such/folder"),
-        (
-            ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--to-tls", "--to-ca", __file__],
-            78,
-            "Expected certificates (PEM) in",
-        ),
-        (
-            ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--jsonl", "a", "--html", "./a"],
-            64,
-            "Expected different files",
-        ),
-        (["--pcap", __file__, "--port", "5672", "--html", __file__], 64, "Expected different files"),
+        ([*LIVE, "--to-ca", __file__], 64, "Expected --to-tls"),
+        ([*LIVE, "--tls-cert", __file__], 64, "Expected --tls-cert and"),
+        ([*LIVE, "--jsonl", "a", "--html", "./a"], 64, "Expected different files"),
+        ([*LIVE, "--to", "no-such-host.invalid:5672"], 78, "Expected in --to a host whose name has an address"),
+        ([*LIVE, "--tls-cert", __file__, "--tls-key", __file__], 78, "Expected a certificate chain in"),
+        ([*LIVE, "--jsonl", "/no/such/folder"], 78, "/no/such/folder"),
+        ([*LIVE, "--to-tls", "--to-ca", __file__], 78, "Expected certificates (PEM) in"),
     ],
 )
 def test_a_wrong_use_is_reported(options: list[str], code: int, said: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import pytest
 from pamqp import commands, frame, heartbeat
 
 from steadyworker.diagnosis import conversation
-from tests.brokers.rabbitmq import Node, Vhost
-from tests.diagnosis.amqp_client import OPENING, AmqpClient, RawClient, publish
+from tests.brokers.rabbitmq import Vhost
+from tests.diagnosis.amqp_client import AmqpClient, publish
 from tests.diagnosis.traced import Traced
 
 BODY = b"the body of a message"
@@ -64,19 +63,6 @@ def test_a_clean_connection_has_its_events_and_no_flag(trace: Traced) -> None:
     assert trace.of("close")[0]["first"]
 
 
-def test_a_second_header(trace: Traced, client: AmqpClient) -> None:
-    client.send(OPENING)
-    client.refused()
-    trace.wait_kind("method", name="Connection.Close")
-    (flag,) = trace.of("flag")
-    assert flag["id"] == "amqp.second-header"
-    assert flag["level"] == "error"
-    assert [row["characters"] for row in flag["evidence"]] == ["A", "MQ", "P\\0\\0\\t", "AMQP protocol header"]
-    (close,) = trace.of("method", name="Connection.Close")
-    assert close["reply_code"] == 501
-    assert "frame_too_large" in close["reply_text"]
-
-
 def test_the_halves_of_two_threads_frames(trace: Traced, client: AmqpClient) -> None:
     """One thread is stopped in the middle of its write, and another one writes a whole message."""
     queue = client.queue()
@@ -108,7 +94,7 @@ def test_the_methods_of_two_threads_on_one_channel(trace: Traced, client: AmqpCl
 def test_a_missed_heartbeat(trace: Traced) -> None:
     """The client agreed to one second, and is silent; the broker waits for two of its checks, and closes."""
     with AmqpClient(trace.through(), heartbeat=1) as client:
-        client.closed()
+        client.until_closed()
     trace.wait_kind("close", who="broker")
 
     flag = trace.wait_flag("amqp.late-heartbeat", level="error")
@@ -120,22 +106,6 @@ def test_a_missed_heartbeat(trace: Traced) -> None:
     assert gap["allowed"] == 1
     assert trace.of("close")[0]["first"]
     assert set(trace.flags()) == {"amqp.late-heartbeat"}
-
-
-@pytest.mark.parametrize("capable", [True, False])
-def test_a_refused_login(trace: Traced, *, capable: bool) -> None:
-    """Only a client with the capability gets a Connection.Close."""
-    with RawClient(trace.through()) as client:
-        client.password = "wr0ng-s3cret"
-        if not capable:
-            client.capabilities = {}
-        client.start()
-        client.until_closed()
-    flag = trace.wait_flag("rabbitmq.login-refused")
-    assert flag["remedy"].startswith("Test the same user and password on the broker")
-    trace.stop()
-    assert trace.flags() == ["rabbitmq.login-refused"]
-    assert "wr0ng-s3cret" not in json.dumps(trace.events)
 
 
 @pytest.mark.parametrize(
@@ -201,18 +171,6 @@ def test_a_delivery_that_times_out_on_a_new_broker(trace: Traced, client: AmqpCl
     flag = trace.wait_flag("amqp.delivery-timeout")
     assert "the limit is 0.5 s" in flag["what"]
     assert flag["evidence"][0]["queue"] == queue
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rabbitmq_series", ["3.10", "4.0"], indirect=True)
-def test_a_delivery_that_times_out_on_an_old_broker(rabbitmq_node: Node, trace: Traced) -> None:
-    """It closes the channel, and says why."""
-    rabbitmq_node.set_delivery_timeout(1.0)
-    with AmqpClient(trace.through()) as client:
-        client.consume(client.queue(BODY))
-        client.expect(commands.Channel.Close)
-        flag = trace.wait_flag("amqp.delivery-timeout")
-    assert "406 PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out" in flag["what"]
 
 
 FROZEN = """

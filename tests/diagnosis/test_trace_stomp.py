@@ -10,7 +10,6 @@ import pytest
 
 from tests.brokers.stomp_broker import StompBroker
 from tests.brokers.stomp_client import StompClient, StompError
-from tests.diagnosis.raw_stomp import RawStomp
 from tests.diagnosis.traced import Traced
 
 CLASSIC = pytest.mark.parametrize("stomp_kind", ["classic"], indirect=True)
@@ -106,12 +105,3 @@ def test_a_content_length_of_characters_instead_of_bytes(trace: Traced, queue: s
         flag = trace.wait_flag("stomp.content-length")
     assert "instead of NUL behind a body of 18 bytes" in flag["what"]
     assert flag["remedy"].startswith("Count the encoded bytes")
-
-
-def test_a_refused_login(trace: Traced, queue: str) -> None:
-    with RawStomp(trace.through()) as client:
-        client.password = "wr0ng-s3cret"
-        client.connect()
-        flag = trace.wait_flag("stomp.login-refused")
-    assert flag["remedy"].startswith("Compare `login`")
-    assert "wr0ng-s3cret" not in json.dumps(trace.events)

@@ -34,20 +34,6 @@ def connect(port: int = URL.port or 5672, **changes: object) -> amqp.Connection:
     return connection
 
 
-def peer(answer: bytes) -> int:
-    """The port of a peer that answers so to one connection, and then closes it."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        taken, _ = server.accept()
-        taken.recv(8)
-        taken.sendall(answer)
-        taken.close()
-
-    threading.Thread(target=serve, daemon=True).start()
-    return int(server.getsockname()[1])
-
-
 class Forwarder:
     """A port that forwards to the broker; `near` is the newest client's socket, and `deaf` lets nothing come back."""
 
@@ -79,7 +65,6 @@ class Forwarder:
 def opening() -> None:
     fails("password", lambda: connect(password="wrong"))
     fails("refused", lambda: connect(1))
-    fails("opening-closed", lambda: connect(peer(b"")))
 
 
 def channels() -> None:
@@ -91,14 +76,6 @@ def channels() -> None:
     fails(
         "odd-header", lambda: channel.basic_publish(amqp.Message("x", application_headers={"f": {1}}), "", "amqp-work")
     )
-    fails("long-name", lambda: channel.queue_declare("x" * 300))
-    channel = connection.channel()
-
-    def publish_to_none() -> None:
-        channel.basic_publish_confirm(amqp.Message("x"), "", "nosuch", mandatory=True)
-        connection.drain_events(timeout=1)
-
-    fails("returned", publish_to_none)
     channel = connection.channel()
     channel.queue_declare(
         "amqp-short", durable=True, auto_delete=False, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -110,7 +87,6 @@ def channels() -> None:
 
     fails("nacked", publish_too_many)
     connection.close()
-    fails("closed", lambda: channel.basic_ack(1))
 
 
 def losing() -> None:
@@ -128,13 +104,9 @@ def losing() -> None:
 
     fails("heartbeat", tick)
     way.deaf = False
-    for name, data in (
-        ("frame-end", b"\x08\0\0\0\0\0\0\0"),
-        ("frame-order", b"\x02\0\x01\0\0\0\x0e\0\x3c\0\0" + bytes(8) + b"\0\0\xce"),
-    ):
-        connection = way.connect()
-        way.near.sendall(data)
-        fails(name, lambda connection=connection: connection.drain_events(timeout=5))
+    connection = way.connect()
+    way.near.sendall(b"\x08\0\0\0\0\0\0\0")
+    fails("frame-end", lambda: connection.drain_events(timeout=5))
 
 
 def with_kombu() -> None:
@@ -150,10 +122,6 @@ def with_kombu() -> None:
         connection.Producer().publish("x", routing_key="kombu-work", serializer=None, **pickled)
         with connection.Consumer(queue, callbacks=[lambda _, message: message.ack()]):
             fails("refused-content", lambda: connection.drain_events(timeout=2))
-    fails(
-        "kombu-refused",
-        lambda: kombu.Connection("amqp://127.0.0.1:1").ensure_connection(max_retries=1, interval_start=0.1),
-    )
 
 
 if __name__ == "__main__":
