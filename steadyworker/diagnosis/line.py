@@ -73,10 +73,11 @@ class Line:
         if flag not in _NO_CAUSES:
             self._explained_until = t + _CONSEQUENCE
         self.flagged[flag] += 1
-        self.wire.flags[flag] += 1
-        if self.flagged[flag] <= MOST_FLAGS:
-            peer = {"peer": self.client_address} if self.client_address else {}
-            self.wire.flag(t, self.number, flag, what, evidence, level, peer)
+        if self.flagged[flag] > MOST_FLAGS:
+            self.wire.flags[flag] += 1
+            return
+        peer = {"peer": self.client_address} if self.client_address else None
+        self.wire.flag(t, self.number, flag, what, evidence, level, peer)
 
     def cut(self, side: Side, what: str) -> str:
         """Return the sentence for a frame that was cut off."""

@@ -84,11 +84,12 @@ class Wire:
         conn: int,
         flag: str,
         what: str,
-        evidence: Iterable[Mapping[str, object]],
-        level: Level | None,
-        groups: Mapping[str, str],
+        evidence: Iterable[Mapping[str, object]] = (),
+        level: Level | None = None,
+        groups: Mapping[str, str] | None = None,
     ) -> None:
-        """Write a flag with the catalogue's first remedy; `groups` are the values in the remedy's text."""
+        """Count and write a flag with the catalogue's first remedy; `groups` are the values in the remedy's text."""
+        self.flags[flag] += 1
         entry = self._entry(flag)
         assert entry is not None, flag
         self.event(
@@ -100,7 +101,7 @@ class Wire:
             level=level or entry.severity,
             what=text(what),
             evidence=list(evidence) or None,
-            remedy=entry.filled(entry.remedies[0], {name: text(value) for name, value in groups.items()}),
+            remedy=entry.filled(entry.remedies[0], {name: text(value) for name, value in (groups or {}).items()}),
         )
 
     def end(self, t: float, **more: object) -> None:

@@ -177,7 +177,7 @@ def test_a_side_that_stops_under_load_is_named_and_never_its_peer(
         trace.stop()
     label = frozen.label
     assert set(trace.flags()) - {"amqp.frame-cut"} == {f"amqp.{kind}", silent}
-    verdict = verdict_of([FlagKind(flag)], {}, 1, trace.wire.last)
+    verdict = verdict_of([FlagKind(flag)], {}, 1, trace.events[-1]["t"])
     assert verdict.headline.startswith(f"The {label} has read nothing for ")
 
 
