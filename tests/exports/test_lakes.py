@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from steadyworker.errors import ExportRejected
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports import check_files
+from steadyworker.exports.spark.catalogs import PinnedTables
 from steadyworker.exports.spark.handle import SessionNames
 from steadyworker.exports.spark.inputs import of_plan, of_text
 from steadyworker.exports.tables import Files, Table, source, source_of
@@ -124,6 +126,87 @@ def test_a_later_run_gets_the_snapshots_of_the_first_from_the_ledger(tmp_path: P
     second.began({"server": "sc://host:1"}, {"`shop`.`rates`": "delta 3"})
     assert SessionNames(FakeServices(tmp_path, fence=3)).snapshots == {**read, "`shop`.`rates`": "delta 3"}
     assert (len(one.saved), len(two.saved)) == (2, 2)
+
+
+class CatalogOfStraw:
+    """A session whose catalog has one table; it notes each query that reads rows."""
+
+    def __init__(self, kind: str, current: int | None, listed: tuple[int, ...] = (), refuses: str = "") -> None:
+        self.kind, self.current, self.listed, self.refuses = kind, current, listed, refuses
+        self.reads: list[str] = []
+
+    def sql(self, text: str) -> Any:
+        row = None if self.current is None else (self.current,)
+        if text.startswith("DESCRIBE TABLE EXTENDED"):
+            rows = [("Provider", "string"), ("# Detailed Table Information", ""), ("Provider", self.kind)]
+            return SimpleNamespace(collect=lambda: rows)
+        if text.startswith("DESCRIBE HISTORY"):
+            return SimpleNamespace(select=lambda _: SimpleNamespace(first=lambda: row))
+        if ".refs WHERE" in text:
+            return SimpleNamespace(first=lambda: row)
+        self.reads.append(text)
+        if self.refuses:
+            raise PySparkException(message=f"[{self.refuses}] refused")
+        return SimpleNamespace(schema=())
+
+    def table(self, name: str) -> Any:
+        self.reads.append(name)
+        found = self.listed if name == "`lake`.`t`.snapshots" else ()
+        return SimpleNamespace(
+            schema=(),
+            where=lambda asked: SimpleNamespace(take=lambda _: [n for n in found if asked == f"snapshot_id = {n}"]),
+        )
+
+    def createDataFrame(self, rows: list[Any], schema: Any) -> Any:  # noqa: N802 - Spark's name
+        return rows, schema
+
+
+LAKE = Table("lake.t")
+VERSION = "SELECT * FROM `lake`.`t` VERSION AS OF 17"
+BEYOND = "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"
+
+
+def pinned(session: Any, known: str = "") -> PinnedTables:
+    return PinnedTables(session, {"`lake`.`t`": known} if known else {})
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_first_run_pins_the_current_snapshot_and_a_later_one_reads_that(kind: str) -> None:
+    first = pinned(session := CatalogOfStraw(kind, 17))
+    first.read(LAKE)
+    first.read(Table("`lake`.t"))
+    assert (first.snapshots, session.reads) == ({"`lake`.`t`": f"{kind} 17"}, [VERSION, VERSION])
+    assert first.descriptions == [f"{kind} lake.t 17", f"{kind} `lake`.t 17"]
+    later = pinned(session := CatalogOfStraw(kind, 18, listed=(17, 18)), known=f"{kind} 17")
+    later.read(LAKE)
+    assert (later.snapshots, session.reads[-1]) == (first.snapshots, VERSION)
+
+
+def test_an_expired_snapshot_is_rejected_and_a_moved_version_is_tried_again() -> None:
+    with pytest.raises(
+        ExportRejected, match=r"iceberg snapshot 17 of the table lake\.t.* has expired\. Replay the job"
+    ):
+        pinned(CatalogOfStraw("iceberg", 18, listed=(18,)), known="iceberg 17").read(LAKE)
+    with pytest.raises(ExportRejected, match=r"delta snapshot 17 of the table lake\.t.* has expired\. Replay the job"):
+        pinned(CatalogOfStraw("delta", 18, refuses=BEYOND), known="delta 17").read(LAKE)
+    with pytest.raises(ExportError, match="the next run reads that") as moved:
+        pinned(CatalogOfStraw("delta", 17, refuses=BEYOND)).read(LAKE)
+    assert not isinstance(moved.value, ExportRejected)
+    with pytest.raises(PySparkException, match="OTHER"):
+        pinned(CatalogOfStraw("delta", 17, refuses="OTHER"), known="delta 17").read(LAKE)
+
+
+def test_a_table_without_a_snapshot_has_no_rows_and_one_of_another_kind_is_read_as_it_is() -> None:
+    empty = pinned(CatalogOfStraw("iceberg", None))
+    assert empty.read(LAKE) == ([], ())
+    assert (empty.snapshots, empty.descriptions) == (
+        {"`lake`.`t`": "iceberg without a snapshot"},
+        ["iceberg lake.t without a snapshot"],
+    )
+    assert pinned(CatalogOfStraw("iceberg", 18), known=empty.snapshots["`lake`.`t`"]).read(LAKE) == ([], ())
+    plain = pinned(session := CatalogOfStraw("PARQUET", 18))
+    plain.read(LAKE)
+    assert (plain.snapshots, plain.descriptions, session.reads) == ({}, ["parquet lake.t none"], ["`lake`.`t`"])
 
 
 def remote_frame(explained: Callable[[], str], conf: SimpleNamespace, views: set[str]) -> Any:

@@ -1,14 +1,13 @@
 """
 Tables that Spark finds by their names in a catalog; of Iceberg and Delta, an export reads one snapshot.
 
-| kind | the current snapshot | snapshots that the table still has |
+| kind | the current snapshot | a snapshot has expired if |
 |---|---|---|
-| Iceberg | the branch `main` in the table's metadata table `refs` | its metadata table `snapshots` |
-| Delta | the newest version in `DESCRIBE HISTORY` | `DESCRIBE HISTORY` |
+| Iceberg | the branch `main` in the table's metadata table `refs` | its metadata table `snapshots` does not list it |
+| Delta | the newest version in `DESCRIBE HISTORY` | Delta refuses to read it |
 
 Both kinds read a snapshot by `VERSION AS OF`.
-Iceberg forgets a snapshot before it removes the snapshot's files.
-Delta's `VACUUM` removes files of a version that the history still lists, so the export finds that out only when it reads.
+Delta always reads the newest version; it refuses an older one that was made before `delta.deletedFileRetentionDuration` (7 days) began.
 The child stores the snapshots in the ledger when Spark has begun (`handle.py`); a later run gets them back in its plan.
 Until then, no row of the export exists outside of its stage, so a run that dies before that leaves no trace of its snapshot.
 
@@ -19,18 +18,21 @@ So a table that another program has just changed is not read in an older state o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from steadyworker.errors import ExportRejected
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.tables import Table
 
 _DETAILS = "# Detailed Table Information"
-_GONE = "FILE_NOT_EXIST"  # the condition of Spark's error
 _EMPTY, _NONE = "without a snapshot", "none"
-_KEPT: Mapping[str, str] = MappingProxyType(
-    {"iceberg": "SELECT snapshot_id AS version FROM {}.snapshots", "delta": "DESCRIBE HISTORY {}"}
+# The conditions of Delta's errors for a version that it does not read any more.
+_REFUSED = (
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
+    "DELTA_VERSION_NOT_FOUND",
+    "DELTA_LOG_FILE_NOT_FOUND",
 )
 
 
@@ -49,7 +51,6 @@ class PinnedTables:
 
     def __init__(self, session: SparkSession, known: Mapping[str, str]) -> None:
         self._session, self._known = session, known
-        self._tables: dict[str, Table] = {}
         self.snapshots: dict[str, str] = {}
         self.descriptions: list[str] = []
 
@@ -59,31 +60,33 @@ class PinnedTables:
 
         Raises:
             ExportRejected: The table no longer has the snapshot that an earlier run has read.
+            ExportError: A table of Delta has changed in this moment, after a long time.
         """
         name = table.sql
         found = self._known.get(name) or self.snapshots.get(name) or self._current(name)
         kind, _, version = found.partition(" ")
-        if name in self._known and version.isdecimal():
-            kept = self._session.sql(_KEPT[kind].format(name))
-            if not kept.where(f"version = {int(version)}").take(1):
-                raise _expired(table, found)
         self.descriptions.append(f"{kind} {table.name} {version}")
         if version == _NONE:
             return self._session.table(name)
-        self.snapshots[name], self._tables[name] = found, table
+        self.snapshots[name] = found
         if version == _EMPTY:
             return self._session.createDataFrame([], self._session.table(name).schema)
-        return self._session.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")  # noqa: S608 - quoted, and a number
-
-    def refuse_expired(self, error: Exception) -> None:
-        """Raise ExportRejected if this error of Spark is that a file of a version of Delta is gone, as no retry brings it back."""
-        text = str(error)
-        for name, table in self._tables.items() if _GONE in text else ():
-            if self.snapshots[name].startswith("delta "):
-                row = self._session.sql(f"DESCRIBE DETAIL {name}").select("location").first()
-                _, _, folder = str(row and row[0]).partition(":")
-                if f"{folder.strip('/')}/" in text:
-                    raise _expired(table, self.snapshots[name]) from error
+        if kind == "iceberg" and name in self._known:
+            listed = self._session.table(f"{name}.snapshots")
+            if not listed.where(f"snapshot_id = {int(version)}").take(1):
+                raise _expired(table, found)
+        try:
+            frame = self._session.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")  # noqa: S608 - quoted, and a number
+            _ = frame.schema  # Spark Connect finds the table only now
+        except (PySparkException, Py4JJavaError) as error:
+            if not any(condition in str(error) for condition in _REFUSED):
+                raise
+            if name in self._known:
+                raise _expired(table, found) from error
+            raise ExportError(
+                f"Expected the version {version} as the newest of {table.name}, got a newer one meanwhile: the next run reads that."
+            ) from error
+        return frame
 
     def _current(self, name: str) -> str:
         """Return the table's kind and its current snapshot."""
@@ -108,6 +111,6 @@ def _expired(table: Table, found: str) -> ExportRejected:
     kind, _, version = found.partition(" ")
     return ExportRejected(
         f"Expected the {kind} snapshot {version} of the table {table.name}, which the job's first run has begun to read, "
-        "got a table without this snapshot, or without its files: it has expired. Replay the job, so that it reads the current snapshot, "
+        "got a table that no longer has it: it has expired. Replay the job, so that it reads the current snapshot, "
         "and keep snapshots for longer than a job can take."
     )

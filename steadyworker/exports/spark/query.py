@@ -108,11 +108,7 @@ def write(
     versions = versions | (databases.versions if databases else {})
     keyed = tuple(key.name for key in keys)
     emit(ExportStarted(run.job, columns, keyed, versions, dict(where), pinned.snapshots))
-    try:
-        in_order(result, keys, len(plan.order_by)).write.options(**_PARTS).parquet(f"file://{plan.parts}")
-    except (PySparkException, Py4JJavaError) as error:
-        pinned.refuse_expired(error)
-        raise
+    in_order(result, keys, len(plan.order_by)).write.options(**_PARTS).parquet(f"file://{plan.parts}")
     parts = _shared(Path(plan.parts))
     snapshots = [databases.snapshot if databases else None, *pinned.descriptions, *reads.snapshots()]
     return ExportDone(run.job, parts, "; ".join(dict.fromkeys(filter(None, snapshots))) or None)

@@ -176,7 +176,7 @@ def test_a_version_of_delta_is_kept_from_run_to_run(older: SparkService, tmp_pat
 
 @older_only
 def test_a_snapshot_that_has_expired_is_rejected_with_the_remedy(older: SparkService, tmp_path: Path) -> None:
-    """Iceberg expires it; Delta removes its files, and says so only when it reads them."""
+    """Iceberg no longer lists it; Delta refuses it when its files may be gone."""
     ice, delta = "ice.old.payments", f"delta.`{tmp_path}/payments`"
     far, at_once = (
         "TIMESTAMP '2999-01-01 00:00:00'",
