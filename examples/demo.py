@@ -20,7 +20,7 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import demo_data
@@ -62,10 +62,11 @@ def main(broker: str = EMBEDDED, place: str = "") -> int:
     with (
         closing(ledger),
         Screen() as screen,
-        Store(screen, place) if place else nullcontext() as store,
+        ExitStack() as opened,
         Watched(screen, ledger, environ, OUT / "worker.log") as worker,
         Page(screen, LEDGER) as page,
     ):
+        store = opened.enter_context(Store(screen, place)) if place else None
         screen.chapter(f"These jobs are on the page at {page.address}, while the demo runs")
         screen.chapter(f"Making {demo_data.PAYMENTS:,} payments")
         demo_data.make_payments(PAYMENTS)
