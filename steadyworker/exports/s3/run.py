@@ -99,7 +99,8 @@ class BucketRun(ABC):
             TargetExists: There is another job's manifest.
             ExportError: Another run has put a manifest at the same time.
         """
-        data, options = manifest.dump(), {"ContentType": "application/json"}
+        data = manifest.dump()
+        options: dict[str, Any] = {"ContentType": "application/json"}
         with suppress(ConditionError):
             self.bucket.put(self.manifest_key, data, over=False, **options)
             return manifest

@@ -26,23 +26,45 @@ from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from tests.exports.kit import FakeServices, Payments
-from tests.exports.s3.store import Front, Store, killed
+from tests.exports.s3.store import Front, Store
 from tests.support.stage import Stage, eventually
 
 DAY = 86_400.0
 
 
+class Died(Exception):
+    """The end of a run after which nothing is tidied up, as after a kill."""
+
+
 def leave_object(store: Store, ledger: Path, uid: str) -> None:
-    """Leave an upload with parts, as a job does that is killed."""
-    died = killed(store, ledger, "after-UploadPart-1", uid, key=f"out/{uid}.csv")
-    assert died.returncode == -signal.SIGKILL, died.stdout + died.stderr
+    """Leave an upload with its part, as a job does that is killed."""
+
+    def die(done: float | None) -> None:
+        if done is None:  # the parts are there
+            raise Died
+
+    services = FakeServices(ledger, uid=uid, on_progress=die)
+    with pytest.raises(Died):
+        Payments(9).export().write(services, store.at(f"out/{uid}.csv"))
+    assert len(store.parts(f"out/{uid}.csv")) == 1
 
 
-def leave_folder(store: Store, ledger: Path, uid: str) -> None:
-    """Leave some objects of a folder, as a job does that is killed."""
-    died = killed(store, ledger, "after-PutObject-3", uid, "split", key=f"out/{uid}")
-    assert died.returncode == -signal.SIGKILL, died.stdout + died.stderr
-    assert any(name.startswith(f"out/{uid}/part-") for name in store.names())
+def leave_folder(store: Store, ledger: Path, uid: str, *, whole: bool = False) -> None:
+    """Leave objects of a folder, and if it is whole the manifest, as a job does that is killed."""
+    services = FakeServices(ledger, uid=uid)
+
+    def die(*_: object) -> None:
+        if services.leaves:  # the files are uploaded after the first permission
+            raise Died
+
+    if whole:
+        services.on_save = die
+    else:
+        services.on_progress = die
+    with pytest.raises(Died):
+        Payments(9).export().write(services, store.at(f"out/{uid}"), format=Csv(), split_rows=3)
+    put = [name for name in store.names() if name.startswith(f"out/{uid}/")]
+    assert len(put) == (4 if whole else 1)
 
 
 def of(store: Store, uid: str) -> list[str]:
@@ -52,12 +74,12 @@ def of(store: Store, uid: str) -> list[str]:
 
 def test_the_next_export_to_the_folder_withdraws_the_files_of_an_ended_job(store: Store, tmp_path: Path) -> None:
     """A third job was killed after its manifest: its folder is whole, and stays."""
-    killed(store, tmp_path / "whole", "after-PutObject-7", "uid-5", "split", key="out/uid-5")
+    leave_folder(store, tmp_path / "whole", "uid-5", whole=True)
     leave_folder(store, tmp_path / "ended", "uid-3")
     leave_folder(store, tmp_path / "running", "uid-4")
     running = of(store, "uid-4")
     living = FakeServices(tmp_path / "ledger", gone=frozenset({"uid-3", "uid-5"}))
-    Payments().export().write(living, store.at("out/payments.csv"))
+    Payments(9).export().write(living, store.at("out/payments.csv"))
     assert of(store, "uid-3") == []
     assert of(store, "uid-4") == running
     assert verify(store.at("out/uid-5")).uid == "uid-5"
@@ -72,7 +94,7 @@ def test_a_cancelled_job_withdraws_what_its_killed_run_has_put(store: Store, tmp
 
     services = FakeServices(tmp_path / "ledger", fence=2, on_progress=cancel)
     with pytest.raises(Interrupt, match="cancelled"):
-        Payments().export().write(services, store.at("out/uid-1"), format=Csv(), split_rows=5_000)
+        Payments(9).export().write(services, store.at("out/uid-1"), format=Csv(), split_rows=3)
     assert store.names() == []
 
 
@@ -88,7 +110,7 @@ def test_the_record_of_a_bucket_is_enough_to_remove_what_ended_jobs_left(store: 
     leave_folder(store, tmp_path / "2", "uid-4")
     leave_object(store, tmp_path / "3", "uid-5")
     services = FakeServices(tmp_path / "ledger", uid="uid-6")
-    Payments().export().write(services, store.at("out/payments.csv"))
+    Payments(9).export().write(services, store.at("out/payments.csv"))
     (record,) = [folder for folder in services.folders if isinstance(folder, str)]
     clock, place = FakeClock(), tmp_path / "stages"
     folders = StageFolders(place, clock)
