@@ -78,8 +78,12 @@ class Services(Protocol):
         """
         ...
 
-    def staged(self, folder: Path) -> None:
-        """Record that a folder has a stage, so that a worker process can remove the stage if this run cannot."""
+    def staged(self, folder: Path | str) -> None:
+        """
+        Record that a folder has a stage, so that a worker process can remove the stage if this run cannot.
+
+        A folder of this host is a Path; for other folders, the text is one that `steadyworker.exports.folders` knows.
+        """
         ...
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

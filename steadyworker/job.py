@@ -258,6 +258,7 @@ class Job(Generic[P, C]):
             totals: The columns to sum during the export, as a mapping of column to "sum".
             by: The columns by which the totals are grouped; at most 10,000 groups.
             if_exists: `replace-own` replaces the file of an earlier job with the same queue and key, if the file still has the size in its manifest.
+                In a bucket, it replaces one object, and no folder of objects.
                 A reader can see the new file beside the old manifest for a moment.
                 `fail` replaces nothing.
             split_rows: The most rows of a file; with this or one of the next two arguments, `to` is a folder of files with a manifest.
@@ -357,7 +358,7 @@ class _JobServices:
     def may_commit(self) -> None:
         self._link.ask(MayCommit())
 
-    def staged(self, folder: Path) -> None:
+    def staged(self, folder: Path | str) -> None:
         self._link.ask(RememberFolder(os.fsencode(folder)))  # bytes: a frame would change a name that is not UTF-8
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

@@ -97,7 +97,7 @@ class FindEnded(_RequestBase):
 
 
 class RememberFolder(_RequestBase):
-    """The request to record that this folder has a stage of an export; the path is bytes, because it need not be valid text."""
+    """The request to record that this folder has a stage of an export; it is bytes, because a path need not be valid text."""
 
     folder: bytes
 

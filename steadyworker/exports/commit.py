@@ -244,7 +244,7 @@ def _finish(target: ExportTarget, services: Services, *, replace: bool) -> Manif
         raise TargetExists(
             f"target exists: {target.path} {made}; this job, {job_text(services)}, did not make it. "
             "Put job.name into the file's name, or move the existing file away"
-            + (', or pass if_exists="replace-own".' if manifest and _same_key(manifest, services) else ".")
+            + (', or pass if_exists="replace-own".' if manifest and same_key(manifest, services) else ".")
         )
     if not _holds(target, manifest):
         got = "files of other sizes" if target.several else target.path.stat().st_size
@@ -273,7 +273,7 @@ def _finish_own(target: ExportTarget, services: Services, *, replace: bool) -> M
 def _is_earlier(target: ExportTarget, services: Services) -> bool:
     """Return whether the target has the unchanged file of an earlier job with this job's queue and key."""
     manifest = _manifest_at(target.manifest)
-    if manifest is None or manifest.uid == services.uid or not _same_key(manifest, services):
+    if manifest is None or manifest.uid == services.uid or not same_key(manifest, services):
         return False
     try:
         own = any(stage.read() and stage.data.samefile(target.path) for stage in stages(target, services.uid))
@@ -332,7 +332,7 @@ def _link_manifest(stage: StagingDir, target: ExportTarget, services: Services, 
         if stage.manifest.samefile(target.manifest):
             return
         found = _manifest_at(target.manifest)
-        if found is None or not (found.uid == services.uid or (replace and _same_key(found, services))):
+        if found is None or not (found.uid == services.uid or (replace and same_key(found, services))):
             raise TargetExists(
                 f"target exists: {target.manifest} belongs to another job. Remove it: the next run finishes the export."
             ) from None
@@ -347,7 +347,7 @@ def _manifest_at(path: Path) -> Manifest | None:
         return None
 
 
-def _same_key(manifest: Manifest, services: Services) -> bool:
+def same_key(manifest: Manifest, services: Services) -> bool:
     """Return whether a job with this job's key in the same queue has made the file."""
     made = manifest.namespace, manifest.queue, manifest.key
     return made == (services.namespace, services.queue, services.key)

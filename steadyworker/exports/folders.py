@@ -1,11 +1,12 @@
 """
-A record of the folders on this host that have stages.
+A record of the folders, on this host and in buckets, that have stages.
 
 A run removes its stage when it has published its file, or when its job is cancelled during the export.
 A killed run leaves its stage behind, and perhaps no later job exports to the same folder.
 So each worker process removes the stages of ended jobs from all recorded folders whenever it purges the ledger.
 
-`<state directory>/stages` has one file for each folder; the file contains the folder's path.
+`<state directory>/stages` has one file for each folder; the file contains the folder's path, or the address of a folder in a bucket as JSON.
+The worker process reaches a bucket as the job did, by the AWS SDK's own settings.
 This module is the service `stages` of the worker process (entry point `stages`).
 """
 
@@ -21,8 +22,9 @@ from typing import Any
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.options import Option
 from steadyworker.config.services import ServiceSettings
-from steadyworker.errors import Finding
-from steadyworker.exports.stage import STAGES, reap
+from steadyworker.errors import ExportError, Finding
+from steadyworker.exports.s3.stage import reap_address, recorded_address
+from steadyworker.exports.stage import REMEMBERED, STAGES, reap
 from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.telemetry.logs import get_logger
 
@@ -60,7 +62,7 @@ class StageFolders:
     def open(
         self, request: Mapping[str, Any], uid: str, fence: int, emit: Callable[[Mapping[str, Any]], None]
     ) -> StageFolders:
-        """Record the folder `request["folder"]`, a path in bytes; the call ends when this method returns."""
+        """Record the folder `request["folder"]`, a path or the record of a bucket, in bytes; the call ends when this method returns."""
         del uid, fence
         self.remember(request["folder"])
         emit({"end": True})
@@ -91,12 +93,31 @@ class StageFolders:
 
         Args:
             ended: A function that gets uids, and returns the uids of jobs that are done or dead (`Ledger.ended`).
+
+        Raises:
+            ExportError: A bucket refused a request, or did not respond; all other folders are done then.
+                After 30 days of such errors, the bucket's entry is removed.
         """
         now = self._clock.wall()
+        failed: ExportError | None = None
         for entry in [] if not self._place.is_dir() else sorted(self._place.iterdir()):
             with suppress(OSError):  # the folder or its file system is gone, or another process removed the entry
-                path = entry.read_bytes().replace(b"\0", b"?")  # another program's entry can be an invalid path
-                folder = Path(os.fsdecode(path))
-                reap(folder, ended)
-                if now - entry.stat().st_mtime > _FORGET_AFTER and not (folder / STAGES).exists():
+                left, age = False, _FORGET_AFTER
+                try:
+                    left = _reap(entry.read_bytes(), ended)
+                except ExportError as error:
+                    failed, age = error, REMEMBERED
+                if not left and now - entry.stat().st_mtime > age:
                     entry.unlink()
+        if failed is not None:
+            raise failed
+
+
+def _reap(place: bytes, ended: Callable[[Sequence[str]], Iterable[str]]) -> bool:
+    """Remove the stages of ended jobs from a recorded folder, and return whether stages are left; raise as `reap_address`."""
+    if place.startswith(b"{"):
+        address = recorded_address(place)
+        return address is not None and reap_address(address, ended)
+    folder = Path(os.fsdecode(place.replace(b"\0", b"?")))  # another program's entry can be an invalid path
+    reap(folder, ended)
+    return (folder / STAGES).exists()

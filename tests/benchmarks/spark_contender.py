@@ -68,7 +68,7 @@ class Alone:
     def may_commit(self) -> None:
         """Granted."""
 
-    def staged(self, folder: Path) -> None:
+    def staged(self, folder: Path | str) -> None:
         """Nothing is left."""
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

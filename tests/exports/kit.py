@@ -50,7 +50,7 @@ class FakeServices:
     on_save: Callable[[bytes | None], None] = lambda _: None
     beats: list[float | None] = field(default_factory=list)
     leaves: int = 0
-    folders: list[Path] = field(default_factory=list)
+    folders: list[Path | str] = field(default_factory=list)
     saved: list[bytes | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class FakeServices:
         self._mine()
         self.on_leave()
 
-    def staged(self, folder: Path) -> None:
+    def staged(self, folder: Path | str) -> None:
         self.folders.append(folder)
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:

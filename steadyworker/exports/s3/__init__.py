@@ -22,13 +22,21 @@ Exports into a bucket: one object that appears whole or not at all, or a folder 
 - A part is left out if the bucket lists it with the same size and SHA-256, or without a SHA-256 with the same MD5.
   Equal rows make equal parts, so a run that comes again uploads only what is missing; it makes all rows again.
 - A run of the same job that was frozen can only complete the parts that the stage lists.
+- With `if_exists="replace-own"`, the condition of Complete is `If-Match`, with the ETag of an object that an earlier job with the same queue and key made.
+  So an object that another program puts there meanwhile stays.
+  A reader between Complete and the manifest sees an object that does not fit its manifest, as on a disk.
+  A folder is not replaced, because no request replaces several objects together.
 
 Several files are made on this host first, because many of them are open at a time.
 Then they are put one by one, and their manifest last.
 A reader who begins with `_manifest.json` sees all files or none.
 
-What a killed job leaves is removed when a job exports to the same folder of the bucket, or by `steadyworker verify --reap s3://…`.
+What a killed job leaves is removed after its end: by the worker processes of its host, about once an hour, with the SDK's settings of their own environment;
+by the next job that exports to the same folder of the bucket; or by `steadyworker verify --reap s3://…`.
 A life-cycle rule (AbortIncompleteMultipartUpload) is a good second guard.
+
+In a bucket with versions, each removal leaves an earlier version: of the stage's small objects, of the files of a folder that was not completed, and of a replaced object.
+A life-cycle rule (NoncurrentVersionExpiration) removes them; only the newest version decides whether a target exists.
 
 The rights: `s3:GetObject`, `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipartUpload` and `s3:ListMultipartUploadParts` for objects,
 `s3:ListBucket` and `s3:ListBucketMultipartUploads` for the bucket, and those of the KMS key.

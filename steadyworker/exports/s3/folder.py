@@ -34,9 +34,8 @@ class FolderRun(BucketRun):
                 raise self.exists(self.manifest_key, manifest.uid, manifest)
             return self.cleared(manifest)
         there = self._own()
-        self.stage.record(
-            self.services.fence, RunRecord(key=self.address.key)
-        )  # fails early without the right to write
+        # This request fails early without the right to write.
+        self.stage.record(self.services.fence, RunRecord(key=self.address.key, several=True))
         stage, manifest = self._completed() or self._write(write)
         self.services.may_commit()
         files = manifest.files or ()
@@ -46,14 +45,14 @@ class FolderRun(BucketRun):
         self.services.may_commit()
         return self.committed(self.put_manifest(manifest))
 
-    def left(self, error: Interrupt | ExportRejected) -> bool:
+    def left(self, error: Interrupt | ExportRejected) -> None:
         """Remove what no later run can use after this error, with the objects that this job has put."""
-        began = self.services.fence in self.stage.records()
-        last = super().left(error)
+        fences = self.stage.records()
         ended = not isinstance(error, Interrupt) or error.reason == "cancelled"
-        if began and last and ended:
+        if ended and 0 < max(fences, default=0) <= self.services.fence:
+            # First the objects: if this process is killed now, the stage still names them.
             withdraw(self.bucket, self.address.key, self.services.uid)
-        return last
+        super().left(error)
 
     def _own(self) -> set[str]:
         """

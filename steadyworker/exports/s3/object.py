@@ -20,14 +20,21 @@ class ObjectRun(BucketRun):
     """
     One run that publishes one object.
 
+    Args:
+        bucket: The bucket.
+        staged: The path on this host beside which the run has its stage.
+        services: The job's services.
+        replace: True to replace the object of an earlier job with the same queue and key.
+
     Attributes:
         upload: The upload of the object's bytes, known when the rows are written.
     """
 
     upload: PartsUpload
 
-    def __init__(self, bucket: Bucket, staged: ExportTarget, services: Services) -> None:
-        super().__init__(bucket, staged, services, bucket.address.key + SUFFIX)
+    def __init__(self, bucket: Bucket, staged: ExportTarget, services: Services, *, replace: bool) -> None:
+        super().__init__(bucket, staged, services, bucket.address.key + SUFFIX, replace=replace)
+        self._condition = {"IfNoneMatch": "*"}  # what must hold at Complete
 
     def made(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
         """Make the object, or finish what an earlier run has begun, and return its manifest."""
@@ -36,20 +43,21 @@ class ObjectRun(BucketRun):
         complete = self.stage.read() or self._write(write)
         return self.committed(self._complete(complete))
 
-    def left(self, error: Interrupt | ExportRejected) -> bool:
+    def left(self, error: Interrupt | ExportRejected) -> None:
         """Remove what no later run can use after this error."""
         if isinstance(error, Interrupt) and error.reason == "cancelled":
             with suppress(TargetExists):
                 self._finished()  # an interrupt can come between Complete and the manifest
-        return super().left(error)
+        super().left(error)
 
     def _finished(self) -> Manifest | None:
         """
-        Return the manifest of this job's object, and put it if it is missing; None if there is no object.
+        Return the manifest of this job's object, and put it if it is missing; None if there is no object, or one to replace.
 
         Raises:
-            TargetExists: Another job or program made the object, or the object has no manifest.
+            TargetExists: Another job or program made the object and this job may not replace it, or the object has no manifest.
         """
+        self._condition = {"IfNoneMatch": "*"}
         head, manifest = self.bucket.head(self.address.key), self.manifest()
         uid = None if head is None else head["Metadata"].get(UID)
         if head is None:
@@ -59,6 +67,10 @@ class ObjectRun(BucketRun):
                 )
             return None
         if uid != self.services.uid:
+            whole = manifest is not None and (manifest.uid, manifest.bytes) == (uid, head["ContentLength"])
+            if manifest is not None and whole and self.may_replace(manifest):
+                self._condition = {"IfMatch": head["ETag"]}
+                return None
             raise self.exists(self.address.key, uid, manifest)
         complete = self.stage.read()
         if complete is not None:
@@ -117,6 +129,9 @@ class ObjectRun(BucketRun):
 
     def _complete(self, complete: CompleteStage) -> Manifest:
         """Complete the upload, and put the manifest."""
+        # This check precedes the permission: if this run freezes, it must not mistake a later job's object for an earlier one's.
+        if self.replace and (manifest := self._finished()) is not None:
+            return manifest
         self.services.may_commit()
         try:
             self.bucket.call(
@@ -124,14 +139,17 @@ class ObjectRun(BucketRun):
                 Key=self.address.key,
                 UploadId=complete.upload,
                 MultipartUpload={"Parts": [_listed(part) for part in complete.parts]},
-                IfNoneMatch="*",
+                **self._condition,
             )
         except (ConditionError, AbsentError, PartsDifferError) as error:
-            if (
-                manifest := self._finished()
-            ) is not None:  # another run has completed it, or this one without an answer
-                return manifest
+            if (manifest := self._finished()) is not None:
+                return manifest  # another run has completed it, or this run has, and got no answer
             self.services.may_commit()
+            if isinstance(error, ConditionError):
+                raise ExportError(
+                    f"Expected {self.address} to stay as it was, got {error}: see what else writes or removes it. "
+                    "The next run completes the upload."
+                ) from error
             self.stage.reopen()
             raise ExportError(
                 f"Expected the upload of {self.address} to be complete, got {error}: see what ends or changes uploads there. "

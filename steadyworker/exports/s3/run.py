@@ -9,10 +9,10 @@ from typing import Any
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.export import Services
-from steadyworker.exports.commit import committed, job_text
+from steadyworker.exports.commit import committed, job_text, same_key
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
-from steadyworker.exports.s3.stage import UID, BucketStage, reap_bucket
+from steadyworker.exports.s3.stage import UID, BucketStage, reap_bucket, recorded
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
 
 _TYPES = {
@@ -35,16 +35,21 @@ class BucketRun(ABC):
         staged: The path on this host beside which the run has its stage.
         services: The job's services.
         manifest_key: The key of the manifest.
+        replace: True to replace what an earlier job with the same queue and key has made.
     """
 
-    def __init__(self, bucket: Bucket, staged: ExportTarget, services: Services, manifest_key: str) -> None:
-        self.bucket, self.staged, self.services, self.manifest_key = bucket, staged, services, manifest_key
+    def __init__(
+        self, bucket: Bucket, staged: ExportTarget, services: Services, manifest_key: str, *, replace: bool = False
+    ) -> None:
+        self.bucket, self.staged, self.services = bucket, staged, services
+        self.manifest_key, self.replace = manifest_key, replace
         self.address = bucket.address
         self.stage = BucketStage(bucket, services.uid, staged.digest)
 
     def publish(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
         """Make the target, or finish what an earlier run has begun, and return the manifest."""
         try:
+            self.services.staged(recorded(self.address))
             # This request is the first, because the errors of a request for an object's head have no text.
             reap_bucket(self.bucket, self.services.ended, but=self.services.uid)
             return self.made(write)
@@ -57,19 +62,14 @@ class BucketRun(ABC):
     def made(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
         """Do the work of `publish`."""
 
-    def left(self, error: Interrupt | ExportRejected) -> bool:
-        """
-        Remove what no later run can use after this error; return False if a later run has begun.
-
-        After a shutdown or a time limit, all stays for the next run.
-        """
+    def left(self, error: Interrupt | ExportRejected) -> None:
+        """Remove what no later run can use after this error; after a shutdown or a time limit, all stays for the next run."""
         if isinstance(error, Interrupt) and error.reason not in {"cancelled", "fenced"}:
-            return False
+            return
         ended = not isinstance(error, Interrupt) or error.reason == "cancelled"
         last = self.stage.leave(self.services.fence, ended=ended)
         if last and ended:
             remove_stages(self.staged, self.services.uid)
-        return last
 
     def manifest(self) -> Manifest | None:
         """
@@ -91,24 +91,45 @@ class BucketRun(ABC):
 
     def put_manifest(self, manifest: Manifest) -> Manifest:
         """
-        Put the manifest, over one of an earlier run of this job; return the manifest that is there then.
+        Put the manifest, over one of an earlier run of this job, or of the job whose object this job has replaced.
+
+        Return the manifest that is there then.
 
         Raises:
             TargetExists: There is another job's manifest.
+            ExportError: Another run has put a manifest at the same time.
         """
         data = manifest.dump()
-        try:
-            self.bucket.put(self.manifest_key, data, over=False, ContentType="application/json")
-        except ConditionError:
-            found = self.manifest()
-            if found is not None and found.uid != self.services.uid:
+        options: dict[str, Any] = {"ContentType": "application/json"}
+        with suppress(ConditionError):
+            self.bucket.put(self.manifest_key, data, over=False, **options)
+            return manifest
+        head = self.bucket.head(self.manifest_key)  # before the read, so that a manifest put after the read stays
+        found = self.manifest()
+        if found is not None and found.uid != self.services.uid:
+            if not self.may_replace(found) or self.owner() != self.services.uid:
                 raise TargetExists(
                     f"target exists: {self.manifest_url} belongs to {job_text(found)}. Remove it: the next run finishes the export."
-                ) from None
-            if found is not None and found.fence >= manifest.fence:
-                return found
-            self.bucket.put(self.manifest_key, data, ContentType="application/json")
+                )
+        elif found is not None and found.fence >= manifest.fence:
+            return found
+        condition: dict[str, Any] = {"IfMatch": head["ETag"]} if head else {"IfNoneMatch": "*"}
+        try:
+            self.bucket.put(self.manifest_key, data, **condition, **options)
+        except (AbsentError, ConditionError) as error:
+            raise ExportError(
+                f"Expected {self.manifest_url} to stay, got {error}: another run has changed it. The next run finishes the export."
+            ) from error
         return manifest
+
+    def may_replace(self, made: Manifest) -> bool:
+        """Return whether this run may replace what the job of this manifest has made."""
+        return self.replace and same_key(made, self.services)
+
+    def owner(self) -> str | None:
+        """Return the uid of the job that made the object at the address; None if there is no object, or no uid."""
+        head = self.bucket.head(self.address.key)
+        return None if head is None else head["Metadata"].get(UID)
 
     def committed(self, manifest: Manifest) -> Manifest:
         """Record the commit in the ledger, and remove the stages of this job's runs."""
@@ -134,11 +155,14 @@ class BucketRun(ABC):
 
     def exists(self, key: str, uid: str | None, manifest: Manifest | None) -> TargetExists:
         """Return the error for an object that another job or program has made."""
+        own = False
         if manifest is not None and manifest.uid == uid:
             made = f"was made by {job_text(manifest)}"
+            own = manifest.files is None and same_key(manifest, self.services)
         else:
             made = f"was made by job {uid}" if uid else "has no uid of a SteadyWorker job"
         return TargetExists(
             f"target exists: s3://{self.address.bucket}/{key} {made}; this job, {job_text(self.services)}, did not make it. "
-            "Put job.name into the key, or move the existing object away."
+            "Put job.name into the key, or move the existing object away"
+            + (', or pass if_exists="replace-own".' if own else ".")
         )

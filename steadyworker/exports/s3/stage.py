@@ -14,7 +14,7 @@ Each run writes only its own record, so a run that was frozen changes nothing of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ import msgspec
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.s3.address import S3, SCHEME
 from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
 from steadyworker.exports.stage import INSIDE, REMEMBERED, STAGES
 
@@ -172,11 +173,37 @@ def reap_bucket(bucket: Bucket, settled: Callable[[Sequence[str]], Iterable[str]
     done = frozenset(settled(list(newest))) if newest else frozenset()
     gone = tuple(sorted(uid for uid, at in newest.items() if uid in done or at.timestamp() < forgotten))
     for uid in gone:
-        for record in [*_records(bucket, f"{stages}{uid}/")]:
-            if record.several:
-                withdraw(bucket, record.key, uid)
+        for folder in {record.key for record in _records(bucket, f"{stages}{uid}/") if record.several}:
+            withdraw(bucket, folder, uid)
         _remove(bucket, f"{stages}{uid}/", stages)
     return gone
+
+
+def recorded(address: S3) -> str:
+    """Return the text by which a worker process of this host finds the stages beside this address."""
+    url = f"{SCHEME}{address.bucket}/{address.folder}{STAGES}"
+    sdk = {"endpoint": address.endpoint, "region": address.region, "profile": address.profile}
+    return msgspec.json.encode({"url": url, **sdk}).decode()
+
+
+def recorded_address(record: bytes) -> S3 | None:
+    """Return the address in a text of `recorded`; None if this is no such text."""
+    try:
+        return S3(**msgspec.json.decode(record, type=dict[str, str | None]))  # type: ignore[arg-type] # S3 checks the URL
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ExportError):
+        return None
+
+
+def reap_address(address: S3, settled: Callable[[Sequence[str]], Iterable[str]]) -> bool:
+    """
+    Remove the stages of settled jobs in this address's folder, as `reap_bucket` does, and return whether stages are left.
+
+    Raises:
+        ExportError: There is no boto3, or the bucket refused a request or did not respond.
+    """
+    with closing(Bucket(address)) as bucket:
+        reap_bucket(bucket, settled)
+        return bool(bucket.objects(f"{address.folder}{STAGES}/"))
 
 
 def withdraw(bucket: Bucket, folder: str, uid: str) -> None:

@@ -46,19 +46,20 @@ class S3Target:
         self._run: ObjectRun  # set by `publish`
 
     def publish(self, services: Services, write: Callable[[StagingDir], Manifest], *, if_exists: str) -> Manifest:
-        """Publish as `PublishTarget.publish` promises; `if_exists` can only be `fail`."""
+        """Publish as `PublishTarget.publish` promises; of a folder, `if_exists` can only be `fail`."""
         if if_exists not in IF_EXISTS:
             raise ExportRejected(f"Expected if_exists out of {', '.join(IF_EXISTS)}, got {if_exists!r}: correct it.")
-        if if_exists != "fail":
+        replace = if_exists == "replace-own"
+        if replace and self._several:
             raise ExportRejected(
-                f'Expected if_exists="fail" for {self._address}, got {if_exists!r}: put job.name into the key, '
-                "because no request replaces an object together with its manifest."
+                f'Expected if_exists="fail" for the folder {self._address}, got {if_exists!r}: put job.name into the key, '
+                "because no request replaces several objects together."
             )
         self._prepare(services)
         with closing(Bucket(self._address)) as bucket:
             if self._several:
                 return FolderRun(bucket, self.staged, services).publish(write)
-            self._run = ObjectRun(bucket, self.staged, services)
+            self._run = ObjectRun(bucket, self.staged, services, replace=replace)
             return self._run.publish(write)
 
     def open(self, stage: StagingDir) -> PartsUpload:

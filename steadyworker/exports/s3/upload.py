@@ -41,8 +41,8 @@ class _Stopped(BaseException):
 class _Body(BytesIO):
     """The bytes of a part; after a stop, the request that reads them ends."""
 
-    def __init__(self, data: bytes, stopped: threading.Event) -> None:
-        super().__init__(data)
+    def __init__(self, stopped: threading.Event) -> None:
+        super().__init__()
         self._stopped = stopped
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -103,7 +103,7 @@ class PartsUpload:
         self._flying: deque[Future[UploadedPart]] = deque()
         self._stopped = threading.Event()
         self._hash = hashlib.sha256()
-        self._rest = bytearray()
+        self._part = _Body(self._stopped)
         self._number = 0
         self.bytes = 0
         self.closed = False
@@ -112,14 +112,14 @@ class PartsUpload:
     def write(self, data: bytes | memoryview, /) -> int:
         """Accept, count and hash all these bytes; wait if too many parts are under way."""
         self._hash.update(data)
-        self._rest += data
         self.bytes += len(data)
         size = self._bucket.address.part_bytes
-        while len(self._rest) >= size:
-            with memoryview(self._rest) as rest:
-                piece = bytes(rest[:size])
-            del self._rest[:size]
-            self._submit(piece)
+        with memoryview(data) as rest:
+            at = 0
+            while at < len(rest):
+                at += self._part.write(rest[at : at + size - self._part.tell()])
+                if self._part.tell() == size:
+                    self._submit()
         return len(data)
 
     @property
@@ -139,10 +139,8 @@ class PartsUpload:
             ExportRejected: A part is not accepted, and would not be in a later attempt; or there are too many parts.
             ExportError: A part did not arrive.
         """
-        if self._rest or not self._number:
-            piece = bytes(self._rest)
-            self._rest.clear()
-            self._submit(piece)
+        if self._part.tell() or not self._number:
+            self._submit()
         while self._flying:
             self._await()
             self._moved()
@@ -161,7 +159,8 @@ class PartsUpload:
     ) -> None:
         self.close()
 
-    def _submit(self, piece: bytes) -> None:
+    def _submit(self) -> None:
+        """Let a thread upload the part that `write` has filled, and begin the next part."""
         self._number += 1
         if self._number > MOST_PARTS:
             raise ExportRejected(
@@ -170,7 +169,8 @@ class PartsUpload:
             )
         while len(self._flying) >= _AHEAD:
             self._await()
-        self._flying.append(self._pool.submit(self._send, self._number, piece))
+        part, self._part = self._part, _Body(self._stopped)
+        self._flying.append(self._pool.submit(self._send, self._number, part))
 
     def _await(self) -> None:
         """Wait for the oldest part."""
@@ -178,26 +178,29 @@ class PartsUpload:
             self._check()
         self.parts.append(self._flying.popleft().result())
 
-    def _send(self, number: int, piece: bytes) -> UploadedPart:
+    def _send(self, number: int, part: _Body) -> UploadedPart:
         """Upload a part, on a thread, unless it is there."""
-        sha256 = base64.b64encode(hashlib.sha256(piece).digest()).decode()
-        there = self._there.get(number)
-        if there is not None and there["Size"] == len(piece) and _same(there, piece, sha256):
-            return UploadedPart(number=number, etag=there["ETag"], bytes=len(piece), sha256=sha256)
+        size = part.tell()
+        with part.getbuffer() as data:
+            sha256 = base64.b64encode(hashlib.sha256(data).digest()).decode()
+            there = self._there.get(number)
+            if there is not None and there["Size"] == size and _same(there, data, sha256):
+                return UploadedPart(number=number, etag=there["ETag"], bytes=size, sha256=sha256)
+        part.seek(0)
         answer = self._bucket.call(
             "upload_part",
             Key=self._bucket.address.key,
             UploadId=self._upload,
             PartNumber=number,
-            Body=_Body(piece, self._stopped),
-            ContentLength=len(piece),
+            Body=part,
+            ContentLength=size,
             ChecksumSHA256=sha256,
         )
-        return UploadedPart(number=number, etag=answer["ETag"], bytes=len(piece), sha256=sha256)
+        return UploadedPart(number=number, etag=answer["ETag"], bytes=size, sha256=sha256)
 
 
-def _same(there: Mapping[str, Any], piece: bytes, sha256: str) -> bool:
+def _same(there: Mapping[str, Any], data: memoryview, sha256: str) -> bool:
     """Return whether the bucket has these bytes; a key of KMS changes the ETag, and then the part goes up again."""
     if "ChecksumSHA256" in there:
         return bool(there["ChecksumSHA256"] == sha256)
-    return bool(there["ETag"].strip('"') == hashlib.md5(piece, usedforsecurity=False).hexdigest())
+    return bool(there["ETag"].strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest())

@@ -1,5 +1,5 @@
 """
-`python -m tests.exports.s3.killed ENDPOINT BUCKET KEY LEDGER POINT [UID [split]]`: one export whose process dies by SIGKILL at a request.
+`python -m tests.exports.s3.killed ENDPOINT BUCKET KEY LEDGER POINT [UID [split|replace]]`: one export whose process dies by SIGKILL at a request.
 
 POINT is `before-OPERATION-N` or `after-OPERATION-N`, for the N-th request of this operation, such as `before-UploadPart-1`; or `none`.
 """
@@ -19,7 +19,7 @@ from tests.exports.kit import FakeServices
 from tests.exports.s3.store import Store, wide
 
 
-def main(endpoint: str, name: str, key: str, ledger: str, point: str, uid: str = "uid-1", split: str = "") -> None:
+def main(endpoint: str, name: str, key: str, ledger: str, point: str, uid: str = "uid-1", how: str = "") -> None:
     connect = bucket._client
     calls: dict[str, int] = {}
 
@@ -38,10 +38,14 @@ def main(endpoint: str, name: str, key: str, ledger: str, point: str, uid: str =
         return client
 
     setattr(bucket, "_client", mortal)  # noqa: B010
-    options: dict[str, Any] = {"split_rows": 5_000, "format": Csv()} if split else {}
+    hows: dict[str, dict[str, Any]] = {
+        "": {},
+        "split": {"split_rows": 5_000, "format": Csv()},
+        "replace": {"if_exists": "replace-own"},
+    }
     to = Store(None, name, endpoint).at(key)
     try:
-        manifest = wide().write(FakeServices(Path(ledger), uid=uid), to, **options)
+        manifest = wide().write(FakeServices(Path(ledger), uid=uid), to, **hows[how])
     except Exception as error:  # noqa: BLE001 - the test reads it
         print(f"{type(error).__name__}: {error}")
         sys.exit(1)

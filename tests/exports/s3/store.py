@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -68,6 +71,18 @@ def wide(count: int = 25_000, marks: str = "") -> RowExport:
     return RowExport(rows, columns=("id", "text"), description="wide")
 
 
+def killed(store: Store, ledger: Path, point: str, *more: str, key: str) -> subprocess.CompletedProcess[str]:
+    """Export these rows in a process of its own, which dies at this point (`killed.py`)."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.exports.s3.killed", store.endpoint, store.bucket, key, str(ledger), point, *more],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
 @dataclass
 class Request:
     """A request that the proxy has received."""
@@ -84,7 +99,7 @@ class Request:
 
 
 Rule = Callable[[Request], tuple[int, str] | None]
-"""Return the status and S3's code for an error instead of the server's answer; None lets the request through."""
+"""Return the status and S3's code for an error instead of the server's answer; None lets the request through, with the body that it has then."""
 
 
 @dataclass
@@ -127,7 +142,7 @@ def front(server: str) -> Iterator[Front]:
                 return
             connection = http.client.HTTPConnection(to.hostname or "", to.port or 80, timeout=60)
             headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
-            connection.request(self.command, self.path, body, headers)
+            connection.request(self.command, self.path, request.body, headers)
             answer = connection.getresponse()
             got = made.change(request, answer.read())
             if request.method == "GET" and "uploadId=" in request.query:

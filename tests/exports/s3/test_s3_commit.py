@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ from steadyworker.errors import ExportRejected, Interrupt, InterruptReason, Targ
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, TOTALS, FakeServices, Payments
-from tests.exports.s3.store import Front, Store, wide
+from tests.exports.s3.store import Front, Store, killed, wide
 
-REPOSITORY = Path(__file__).parents[3]
 KEY, MANIFEST = "out/wide.csv", "out/wide.csv.manifest.json"
 
 
@@ -29,22 +26,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return wide().write(FakeServices(folder / "ledger"), folder / "wide.csv")
 
 
-def killed(store: Store, ledger: Path, point: str, *more: str, key: str = KEY) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.exports.s3.killed", store.endpoint, store.bucket, key, str(ledger), point, *more],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 def digest(store: Store, key: str) -> str:
     return hashlib.sha256(store.read(key)).hexdigest()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("point", "seen"),
     [
@@ -60,7 +46,7 @@ def test_the_next_run_uploads_only_what_a_killed_one_did_not(
     store: Store, spoiled: Front, tmp_path: Path, whole: Manifest, point: str, seen: list[str]
 ) -> None:
     ledger = tmp_path / "ledger"
-    died = killed(store, ledger, point)
+    died = killed(store, ledger, point, key=KEY)
     assert died.returncode == -signal.SIGKILL, died.stdout + died.stderr
     assert [key for key in store.names() if ".sw-stage" not in key] == seen
 
@@ -74,7 +60,7 @@ def test_the_next_run_uploads_only_what_a_killed_one_did_not(
     assert manifest.fence == 2
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("point", "seen", "leaves"),
     [
@@ -87,7 +73,7 @@ def test_the_next_run_publishes_without_a_row_what_a_killed_one_completed(
     store: Store, tmp_path: Path, whole: Manifest, point: str, seen: list[str], leaves: int
 ) -> None:
     ledger = tmp_path / "ledger"
-    died = killed(store, ledger, point)
+    died = killed(store, ledger, point, key=KEY)
     assert died.returncode == -signal.SIGKILL, died.stdout + died.stderr
     assert [key for key in store.names() if ".sw-stage" not in key] == seen
 
@@ -264,8 +250,3 @@ def test_the_stage_of_an_ended_job_is_removed_by_the_next_export_to_its_folder(s
     living = FakeServices(tmp_path / "ledger", gone=frozenset({"uid-3", "uid-4"}))
     Payments().export().write(living, store.at(KEY))
     assert (store.names(), store.uploads()) == ([KEY, MANIFEST], [])
-
-
-def test_no_export_replaces_an_object(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ExportRejected, match=r"put job\.name into the key"):
-        Payments().export().write(FakeServices(tmp_path / "ledger"), store.at(KEY), if_exists="replace-own")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,30 @@ def test_a_part_that_is_throttled_goes_up_again(spoiled: Front, store: Store, tm
     spoiled.rule = once
     manifest = Payments().export().write(FakeServices(tmp_path / "ledger"), store.at(KEY, endpoint=spoiled.endpoint))
     assert sum(request.is_part for request in spoiled.seen) == 2 * spoiled.parts() == 2
+    assert verify(store.at(KEY)) == manifest
+
+
+def test_a_body_that_changes_on_its_way_is_refused(spoiled: Front, store: Store, tmp_path: Path) -> None:
+    """The signature has the body's checksum instead of the body, so that no body is hashed twice."""
+    bodies: list[Request] = []
+
+    def change(request: Request) -> None:
+        if request.is_part:
+            bodies.append(replace(request))
+            request.body = request.body[:-1] + b"!"
+
+    spoiled.rule = change
+    with pytest.raises(ExportError, match="upload_part"):
+        Payments().export().write(FakeServices(tmp_path / "ledger"), store.at(KEY, endpoint=spoiled.endpoint))
+    for each in bodies:
+        sent = {name.lower(): value for name, value in each.headers.items()}
+        assert sent["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+        assert "x-amz-checksum-sha256;" in sent["authorization"]
+        assert b64decode(sent["x-amz-checksum-sha256"]) == sha256(each.body).digest()
+    assert bodies
+    assert store.parts(KEY) == []
+    spoiled.rule = lambda _: None
+    manifest = Payments().export().write(FakeServices(tmp_path / "ledger", fence=2), store.at(KEY))
     assert verify(store.at(KEY)) == manifest
 
 

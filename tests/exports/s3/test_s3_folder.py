@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices, Payments
-from tests.exports.s3.store import Store
+from tests.exports.s3.store import Store, killed
 
-REPOSITORY = Path(__file__).parents[3]
 FILES = [f"out/march/part-0000{number}.csv" for number in range(1, 6)]
 MANIFEST = "out/march/_manifest.json"
 
@@ -28,7 +25,7 @@ def split(store: Store, services: FakeServices, count: int = 10, **options: Any)
     return Payments(count).export().write(services, store.at("out/march"), **options)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("point", "seen"),
     [
@@ -39,25 +36,7 @@ def split(store: Store, services: FakeServices, count: int = 10, **options: Any)
     ],
 )
 def test_the_next_run_finishes_what_a_killed_one_left(store: Store, tmp_path: Path, point: str, seen: int) -> None:
-    died = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.exports.s3.killed",
-            store.endpoint,
-            store.bucket,
-            "out/march",
-            str(tmp_path / "ledger"),
-            point,
-            "uid-1",
-            "split",
-        ],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    died = killed(store, tmp_path / "ledger", point, "uid-1", "split", key="out/march")
     assert died.returncode == -signal.SIGKILL, died.stdout + died.stderr
     left = [name for name in store.names() if ".sw-stage" not in name]
     assert len(left) >= seen

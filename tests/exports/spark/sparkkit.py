@@ -74,7 +74,7 @@ class LiveServices:
     def may_commit(self) -> None:
         pass
 
-    def staged(self, folder: Path) -> None:
+    def staged(self, folder: Path | str) -> None:
         pass
 
     def ended(self, uids: Sequence[str]) -> frozenset[str]:
