@@ -64,7 +64,7 @@ def test_a_worker_process_killed_in_its_upload_leaves_the_bytes_of_a_local_file(
     assert stage.lines("starts") == ["job"] * 2, stage.logs()
     made, expected = verify(store.at("out/payments")), light(tmp_path, **more)
     assert (made.uid, made.rows, made.sha256) == (row.uid, ROWS, expected.sha256)
-    keys = {"out/payments": expected.sha256, "out/payments.manifest.json": None}
+    keys: dict[str, str | None] = {"out/payments": expected.sha256, "out/payments.manifest.json": None}
     if expected.files is not None:
         keys = {f"out/payments/{file.name}": file.sha256 for file in expected.files}
         keys["out/payments/_manifest.json"] = None

@@ -43,7 +43,8 @@ def orphan(out: Path, how: str = "at once", **settings: Any) -> Iterator[tuple[s
 def main(out: Path, how: str) -> None:
     """Export until the end."""
     settings: dict[str, Any] = json.loads(os.environ.pop("ORPHAN"))
-    service = SparkService(SparkSettings(**settings | {"folder": Path(settings["folder"])}))
+    settings["folder"] = Path(settings["folder"])
+    service = SparkService(SparkSettings(**settings))
 
     def on_event(event: Mapping[str, Any]) -> None:
         if event["type"] == "progress" and event["done"]:
