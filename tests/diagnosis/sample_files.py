@@ -25,15 +25,15 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         origin: What wrote them (`from` in the file): "RabbitMQ 3.10.8".
-        how: "provoked" by a test of this repository, from the "source" code of what wrote them, "reported" by others,
-            or "recalled": written from memory, and to be replaced by a line that was seen.
-        test: The test that made a broker or client write it, if it was provoked.
-            Of other people's software, one provocation of each kind is still run; the others have gone.
+        how: "provoked" by a test of this repository, or "provoked before" by a test that has gone,
+            because one provocation of each kind of failure is enough; from the "source" code of what wrote them,
+            "reported" by others, or "recalled": written from memory, and to be replaced by a line that was seen.
+        test: The test that makes a broker or client write it, if it is provoked.
         text: The lines, with all that stands before and behind them in a log.
     """
 
     origin: Text = msgspec.field(name="from")
-    how: Literal["provoked", "source", "reported", "recalled"]
+    how: Literal["provoked", "provoked before", "source", "reported", "recalled"]
     text: Text
     test: str = ""
 
