@@ -63,7 +63,7 @@ def read_capture(path: str | os.PathLike[str], port: int) -> Iterator[TapRecord]
 
 
 def _records(reader: Any, start: int, port: int) -> Iterator[TapRecord]:
-    known: dict[tuple[tuple[str, int], ...], tuple[_Stream, _Stream]] = {}
+    known: dict[tuple[tuple[str, int], ...], tuple[_Direction, _Direction]] = {}
     number, at = 0, 0.0
     try:
         while (got := reader.next())[0] is not None:
@@ -81,7 +81,7 @@ def _records(reader: Any, start: int, port: int) -> Iterator[TapRecord]:
                 if pair is not None and _is_open(pair):
                     yield from _close(pair, at)
                 number += 1
-                pair = known[ends] = _Stream(number, Side.CLIENT), _Stream(number, Side.BROKER)
+                pair = known[ends] = _Direction(number, Side.CLIENT), _Direction(number, Side.BROKER)
                 client, broker = map(text_of_address, ends)
                 yield TapRecord(What.OPENED, number, Side.CLIENT, at, facts={"client": client, "tls": False})
                 facts = {"broker": broker, "joined": not flags & _SYN}
@@ -98,11 +98,11 @@ def _records(reader: Any, start: int, port: int) -> Iterator[TapRecord]:
             yield from _close(pair, at)
 
 
-def _is_open(pair: tuple[_Stream, _Stream]) -> bool:
+def _is_open(pair: tuple[_Direction, _Direction]) -> bool:
     return not all(stream.ended for stream in pair)
 
 
-def _close(pair: tuple[_Stream, _Stream], at: float, reset_by: Side | None = None) -> Iterator[TapRecord]:
+def _close(pair: tuple[_Direction, _Direction], at: float, reset_by: Side | None = None) -> Iterator[TapRecord]:
     """Return what still waits in both directions, and the end."""
     for stream in pair:
         yield from stream.advance(at, math.inf)
@@ -134,7 +134,7 @@ def _segment(packet: bytes, whole: int, start: int) -> _Segment | None:
     return _Segment(ends, seq, ack, flags, packet[at:end], max(0, end - at))
 
 
-class _Stream:
+class _Direction:
     """One direction of a connection; positions count from its first byte, whose sequence number is `first`."""
 
     def __init__(self, number: int, side: Side) -> None:

@@ -92,7 +92,7 @@ def test_each_request_comes_out_as_it_was(request_: JobRequest) -> None:
     assert unpacked(frame, FromChild) == frame
 
 
-PROTOCOLS = {1: "25775942d5ab21af", 2: "3f22069aa4fdbb20", 3: "d4523eabbca94543"}
+PROTOCOLS = {1: "25775942d5ab21af", 2: "3f22069aa4fdbb20", 3: "d4523eabbca94543", 4: "fb46d7501e6597fb"}
 """The checksum of each version's frames. If it changes, raise PROTOCOL, and add a line."""
 
 
