@@ -84,10 +84,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., None]]:
     for file in (*EXAMPLES.glob("web_*"), EXAMPLES / "payment_exports.py"):
         shutil.copy(file, tmp_path)
     (tmp_path / "held.py").write_text(HELD)
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("STEADYWORKER_", "PYTEST_"))}
     with ExitStack() as ends:
 
         def started(*arguments: str, **environ: str) -> None:
+            kept = {
+                name: text for name, text in os.environ.items() if not name.startswith(("STEADYWORKER_", "PYTEST_"))
+            }
             log = ends.enter_context((tmp_path / f"{len(list(tmp_path.glob('*.log')))}.log").open("wb"))
             process = subprocess.Popen(
                 [sys.executable, *arguments],

@@ -226,17 +226,17 @@ def test_tables_without_snapshots_are_read_and_the_manifest_says_so(
     """A table with columns that are named like the details of DESCRIBE, and a view."""
     service: SparkService = request.getfixturevalue(lane)
     folder, columns = tmp_path / "t", "id BIGINT, Provider STRING, Type STRING"
-    run(service, "CREATE DATABASE IF NOT EXISTS `old shop`", tmp_path)
-    run(service, f"CREATE TABLE `old shop`.rates ({columns}) USING parquet LOCATION '{folder}'", tmp_path)
-    run(service, "INSERT INTO `old shop`.rates VALUES (1, 'delta', 'iceberg')", tmp_path)
-    run(service, "CREATE VIEW `old shop`.all_rates AS SELECT * FROM `old shop`.rates", tmp_path)
+    run(service, "CREATE DATABASE IF NOT EXISTS `old_shop`", tmp_path)
+    run(service, f"CREATE TABLE `old_shop`.rates ({columns}) USING parquet LOCATION '{folder}'", tmp_path)
+    run(service, "INSERT INTO `old_shop`.rates VALUES (1, 'delta', 'iceberg')", tmp_path)
+    run(service, "CREATE VIEW `old_shop`.all_rates AS SELECT * FROM `old_shop`.rates", tmp_path)
     services = LiveServices(service)
     try:
-        made = read(services, "`old shop`.rates", tmp_path / "out.csv", "SELECT * FROM t")
-        assert (made.rows, made.snapshot) == (1, "parquet `old shop`.rates none")
-        made = read(services, "spark_catalog.`old shop`.all_rates", tmp_path / "view.csv")
-        assert (made.rows, made.snapshot) == (1, "view spark_catalog.`old shop`.all_rates none")
+        made = read(services, "`old_shop`.rates", tmp_path / "out.csv", "SELECT * FROM t")
+        assert (made.rows, made.snapshot) == (1, "parquet `old_shop`.rates none")
+        made = read(services, "spark_catalog.`old_shop`.all_rates", tmp_path / "view.csv")
+        assert (made.rows, made.snapshot) == (1, "view spark_catalog.`old_shop`.all_rates none")
         with pytest.raises(ExportRejected, match="TABLE_OR_VIEW_NOT_FOUND"):
-            read(services, "`old shop`.`rates ``x`", tmp_path / "none.csv")
+            read(services, "`old_shop`.`rates ``x`", tmp_path / "none.csv")
     finally:
-        run(service, "DROP DATABASE `old shop` CASCADE", tmp_path)
+        run(service, "DROP DATABASE `old_shop` CASCADE", tmp_path)
