@@ -96,10 +96,11 @@ class Table(msgspec.Struct, frozen=True, tag="table", tag_field="kind"):
         return ".".join(part if part[0] == "`" else f"`{part}`" for part in _PART.findall(self.name))
 
 
-AnyTable = str | os.PathLike[str] | Files | Jdbc
+CommonTable = str | os.PathLike[str] | Files | Jdbc
+"""A table that Spark and DuckDB can read; Spark alone also reads a `Table`."""
 
 
-def source(name: str, table: AnyTable) -> FileSource | Jdbc:
+def source(name: str, table: CommonTable) -> FileSource | Jdbc:
     """
     Return the table in its checked form.
 

@@ -30,7 +30,7 @@ from steadyworker.link import JobRequest, Task
 from steadyworker.outcome import Crashed, Done, Failed, Interrupted, Outcome, Rejected, Snoozed
 from steadyworker.text.plain_text import as_unicode_data
 
-PROTOCOL = 4
+PROTOCOL = 3
 """
 The version of these frames, which a worker process passes to its child on the command line.
 

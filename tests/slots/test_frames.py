@@ -92,15 +92,15 @@ def test_each_request_comes_out_as_it_was(request_: JobRequest) -> None:
     assert unpacked(frame, FromChild) == frame
 
 
-PROTOCOLS = {1: "25775942d5ab21af", 2: "3f22069aa4fdbb20", 3: "d4523eabbca94543", 4: "fb46d7501e6597fb"}
-"""The checksum of each version's frames. If it changes, raise PROTOCOL, and add a line."""
+PROTOCOLS = {1: "25775942d5ab21af", 2: "3f22069aa4fdbb20", 3: "16d817442a4678cc"}
+"""The checksum of each version's frames, without their docstrings (those of 1 and 2 with them). If it changes, raise PROTOCOL, and add a line."""
 
 
 def test_a_change_of_the_frames_is_a_new_protocol() -> None:
     def shape(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: shape(each) for name, each in value.items() if name != "description"}
-        return [shape(each) for each in value] if isinstance(value, list) else value
+        return [shape(each) for each in value] if isinstance(value, list | tuple) else value
 
     schemas = shape(msgspec.json.schema_components([ToChild, FromChild, *get_args(Outcome)]))
     checksum = hashlib.sha256(json.dumps(schemas, sort_keys=True).encode()).hexdigest()[:16]

@@ -32,7 +32,7 @@ from steadyworker.exports.several import Split
 from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import Source, arrow
 from steadyworker.exports.stage import StagingDir, drop_incomplete
-from steadyworker.exports.tables import AnyTable, FileSource, source
+from steadyworker.exports.tables import CommonTable, FileSource, source
 from steadyworker.text.versions import version
 from steadyworker.units import parse_size
 
@@ -76,7 +76,7 @@ class DuckDBExport:
 
     query: str
     _: KW_ONLY
-    tables: Mapping[str, AnyTable]
+    tables: Mapping[str, CommonTable]
     order_by: Sequence[str]
     params: Mapping[str, Value] | None = None
     memory_limit: str = "1GB"

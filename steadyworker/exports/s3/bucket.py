@@ -152,10 +152,10 @@ class Bucket:
             ConditionError: `over` is False, and there is such an object.
             ExportError: The request failed.
         """
-        condition = {} if over else {"IfNoneMatch": "*"}
+        headers = {} if over else {"IfNoneMatch": "*"}
         if isinstance(data, bytes):
-            condition["ChecksumSHA256"] = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        self.call("put_object", Key=key, Body=data, **condition, **options)
+            headers["ChecksumSHA256"] = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        self.call("put_object", Key=key, Body=data, **headers, **options)
 
     def delete(self, keys: list[str]) -> None:
         """Delete these objects, one by one, because not each server deletes several at once."""

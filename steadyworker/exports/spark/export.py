@@ -45,7 +45,7 @@ from steadyworker.exports.spark.protocol import (
     parts_of,
 )
 from steadyworker.exports.stage import drop_incomplete
-from steadyworker.exports.tables import AnyTable, FileSource, Table, check_table_name, source
+from steadyworker.exports.tables import CommonTable, FileSource, Table, check_table_name, source
 from steadyworker.exports.writing import FileWriting
 from steadyworker.text.redaction import redact
 
@@ -78,7 +78,7 @@ class SparkExport:
 
     query: str | Build
     _: KW_ONLY
-    tables: Mapping[str, AnyTable | Table]
+    tables: Mapping[str, CommonTable | Table]
     order_by: Sequence[str]
     params: Mapping[str, Value] | None = None
 
@@ -216,7 +216,7 @@ class _SparkRun:
             )
 
 
-def _checked(name: str, table: AnyTable | Table) -> FileSource | Jdbc | Table:
+def _checked(name: str, table: CommonTable | Table) -> FileSource | Jdbc | Table:
     """Return the table in its checked form; raise the errors of `source`."""
     if not isinstance(table, Table):
         return source(name, table)

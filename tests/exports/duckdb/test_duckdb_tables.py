@@ -14,11 +14,11 @@ import pytest
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports import DuckDBExport
-from steadyworker.exports.tables import AnyTable, Files
+from steadyworker.exports.tables import CommonTable, Files
 from tests.exports.kit import FakeServices
 
 
-def lines(tmp_path: Path, table: AnyTable, query: str = "SELECT * FROM t", order: str = "id") -> list[str]:
+def lines(tmp_path: Path, table: CommonTable, query: str = "SELECT * FROM t", order: str = "id") -> list[str]:
     """Return the lines of an export of this table, each time to another file."""
     out = tmp_path / f"out-{len([*tmp_path.glob('out-*')])}.csv"
     DuckDBExport(query, tables={"t": table}, order_by=(order,)).write(FakeServices(tmp_path / "ledger"), out)

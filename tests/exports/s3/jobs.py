@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 from tenacity import wait_fixed
@@ -15,20 +12,9 @@ from steadyworker.exports.formats import Csv
 from steadyworker.exports.s3.folder import FolderRun
 from steadyworker.exports.s3.upload import PartsUpload
 from tests.exports.s3.store import wide
+from tests.exports.spark.jobs import FOLDER, strike
 from tests.exports.spark.sparkkit import ORDER, QUERY
 from tests.support.jobs import note
-
-FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
-
-
-def struck() -> None:
-    """Kill the worker process, once."""
-    try:
-        (FOLDER / "struck").open("x").close()
-    except FileExistsError:
-        return
-    os.kill(os.getppid(), signal.SIGKILL)
-    signal.pause()  # its death ends us
 
 
 class Uploads(Worker[dict[str, Any]]):
@@ -43,11 +29,11 @@ class Uploads(Worker[dict[str, Any]]):
 
         def synced(*arguments: Any) -> None:
             sync(*arguments)
-            struck()
+            strike()
 
         def is_put(*arguments: Any) -> None:
             put(*arguments)
-            struck()
+            strike()
 
         PartsUpload.sync = synced  # type: ignore[method-assign,assignment]
         FolderRun._put = is_put  # type: ignore[method-assign,assignment]

@@ -79,7 +79,7 @@ def killed(store: Store, ledger: Path, point: str, *more: str, key: str) -> subp
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=60,
     )
 
 

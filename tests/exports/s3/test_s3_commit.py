@@ -30,7 +30,7 @@ def digest(store: Store, key: str) -> str:
     return hashlib.sha256(store.read(key)).hexdigest()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("point", "seen"),
     [
@@ -60,7 +60,7 @@ def test_the_next_run_uploads_only_what_a_killed_one_did_not(
     assert manifest.fence == 2
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("point", "seen", "leaves"),
     [

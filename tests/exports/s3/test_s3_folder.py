@@ -25,7 +25,7 @@ def split(store: Store, services: FakeServices, count: int = 10, **options: Any)
     return Payments(count).export().write(services, store.at("out/march"), **options)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("point", "seen"),
     [

@@ -90,7 +90,7 @@ def test_what_no_earlier_job_of_this_key_has_made_is_not_replaced(
     assert (store.read(KEY), source.starts) == (held, [])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("point", "uid", "fits"),
     [

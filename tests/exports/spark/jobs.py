@@ -21,8 +21,12 @@ FOLDER = Path(os.environ.get("STAGE_FOLDER", "."))
 
 def struck(point: str) -> None:
     """Kill the worker process, the first time that this point is reached."""
-    if os.environ.get("KILL_AT") != point:
-        return
+    if os.environ.get("KILL_AT") == point:
+        strike()
+
+
+def strike() -> None:
+    """Kill the worker process, once."""
     try:
         (FOLDER / "struck").open("x").close()
     except FileExistsError:

@@ -20,7 +20,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.rows import RowExport
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.tables import AnyTable
+from steadyworker.exports.tables import CommonTable
 from tests.exports.kit import FakeServices
 
 COLUMNS = ("id", "merchant", "paid_at", "amount", "currency", "status")
@@ -112,7 +112,7 @@ def export(services: LiveServices, payments: Path, to: Path) -> Manifest:
     return made.write(services, to, totals={"amount": "sum"})
 
 
-def lines(service: SparkService, table: AnyTable, to: Path, query: str = "SELECT * FROM t") -> list[str]:
+def lines(service: SparkService, table: CommonTable, to: Path, query: str = "SELECT * FROM t") -> list[str]:
     """Export a table `t`; return the lines of the file."""
     SparkExport(query, tables={"t": table}, order_by=("id",)).write(LiveServices(service), to)
     return to.read_text(encoding="utf-8").splitlines()

@@ -33,7 +33,7 @@ from steadyworker.exports.spark.protocol import (
     encode,
 )
 from steadyworker.exports.spark.query import failed
-from steadyworker.exports.tables import AnyTable, Files
+from steadyworker.exports.tables import CommonTable, Files
 from steadyworker.text.plain_text import LONGEST
 from tests.slots.anything import Leaving, LeavingError, Nameless, RefusingError
 
@@ -212,7 +212,7 @@ def test_a_text_that_is_no_unicode_crosses_the_pipe_as_its_escape() -> None:
     ],
 )
 def test_an_export_with_a_text_that_is_no_unicode_is_refused_before_spark_gets_it(
-    query: str, tables: dict[str, AnyTable], params: dict[str, str], parts: str
+    query: str, tables: dict[str, CommonTable], params: dict[str, str], parts: str
 ) -> None:
     """The escape of a parameter would be another parameter: rows that nobody asked for."""
     export = SparkExport(query, tables=tables, order_by=("id",), params=params)

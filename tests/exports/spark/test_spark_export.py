@@ -20,7 +20,7 @@ from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.stage import STAGES
-from steadyworker.exports.tables import AnyTable, Files
+from steadyworker.exports.tables import CommonTable, Files
 from steadyworker.exports.verifying import verify
 from tests.exports.spark.sparkkit import (
     BIG,
@@ -42,7 +42,7 @@ ENDLESS = "SELECT sum(hash(id)) AS id FROM range(1000000000000)"
 
 
 def ask(
-    service: SparkService, query: str, to: Path, order: str = "id", **tables: AnyTable
+    service: SparkService, query: str, to: Path, order: str = "id", **tables: CommonTable
 ) -> tuple[Manifest, list[str]]:
     """Export a query; the manifest and the file's lines."""
     made = SparkExport(query, tables=tables, order_by=(order,)).write(LiveServices(service), to)
@@ -119,7 +119,7 @@ def test_json_lines_keep_decimals_exact_and_a_schema_is_taken_at_its_word(warm: 
 
 
 def test_what_an_export_cannot_be_is_refused(warm: SparkService, payments: Path, tmp_path: Path) -> None:
-    def export(to: str = "out.csv", query: str = QUERY, table: AnyTable = payments, **options: Any) -> None:
+    def export(to: str = "out.csv", query: str = QUERY, table: CommonTable = payments, **options: Any) -> None:
         SparkExport(query, tables={"payments": table}, order_by=("id",)).write(
             LiveServices(warm), tmp_path / to, **options
         )

@@ -18,7 +18,7 @@ from steadyworker.errors import Interrupt
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.tables import AnyTable
+from steadyworker.exports.tables import CommonTable
 from steadyworker.system.procfs import tree_rss
 from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, Made, payment
 
@@ -101,7 +101,7 @@ def files_of(rows: int, folder: Path) -> Path:
 @pytest.mark.parametrize("source", ["files", "two tasks that nothing divides"])
 def test_ten_rows_take_a_moment_beside_twenty_million(made: Made, payments: Path, tmp_path: Path, source: str) -> None:
     """Below a second each, asserted at five times that; the 20 million are read, sorted and written meanwhile."""
-    tables: Mapping[str, AnyTable] = {}
+    tables: Mapping[str, CommonTable] = {}
     query = "SELECT id, hash(id) AS a, xxhash64(id) AS b, concat('reference ', hex(hash(id))) AS c FROM range(20000000)"
     if source == "files":
         tables, query = {"lake": files_of(20_000_000, tmp_path / "lake")}, "SELECT * FROM lake"
