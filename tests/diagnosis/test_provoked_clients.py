@@ -86,9 +86,9 @@ SHARED = {
 """What a child may find that shares its connection with others."""
 
 RUBY = {
-    "refused": REFUSED,
-    "no-host": f"{NO_HOST} {REFUSED}",
-    "password": LOGIN,
+    "refused": "bunny.unreachable",
+    "no-host": "bunny.unreachable",
+    "password": f"bunny.login-refused {LOGIN}",
     "opening-closed": "bunny.connection-lost",
     "opening-http": "bunny.broken-frame",
     "silent": "bunny.connection-lost",

@@ -85,7 +85,7 @@ def test_a_cluster_that_has_lost_nodes(trio: Trio) -> None:
 
 
 TOOLS = ("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-plugins")
-ELSEWHERE = {"federation_status", "list_mqtt_connections", "shovel_status", "sync_queue"}
+ELSEWHERE = {"decommission_mqtt_node", "federation_status", "list_mqtt_connections", "shovel_status", "sync_queue"}
 """Commands of plugins that these nodes do not have, and of RabbitMQ 3."""
 
 

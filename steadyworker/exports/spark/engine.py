@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -41,6 +42,7 @@ from steadyworker.exports.spark.tasks import Tasks
 
 _UNSEEN = 10.0  # factor of the limit without progress in a cluster, whose tasks compute in other processes
 _POOLS = 100  # Spark keeps each pool until its end
+_ENDS = 10.0  # seconds that the tasks of a failed job get to end
 _POLL = 0.2  # seconds between two reads of Spark's counters, and between two calls of cancel
 
 
@@ -160,7 +162,7 @@ class Engine:
         if watcher.ident is not None:
             watcher.join()
         if isinstance(last, ExportFailed):
-            shutil.rmtree(job.parts, ignore_errors=True)  # the disk can be full, and the child can be dead
+            job.give_back()
         with self._changes:
             del self._jobs[job.id]
         self._emit(
@@ -228,14 +230,36 @@ class _EngineJob:
         except Exception:  # noqa: BLE001 - the JVM is gone: `write` gets an error too
             return
 
+    def give_back(self) -> None:
+        """
+        Remove the parts of a failed or cancelled job, and let Java close the files of its sort.
+
+        A cancelled task can still move its part into the folder, so this method first waits until no task runs, but at most 10 s.
+        Spark removes the files of the sort, but a killed task leaves them open, and then they need disk space until Java collects garbage.
+        """
+        try:
+            until = time.monotonic() + _ENDS
+            while (stages := [*self._stages()]) and any(info.numActiveTasks for info in stages):
+                if time.monotonic() > until:
+                    break
+                time.sleep(_POLL)
+            if stages and not self._where:
+                self.session.sql("SELECT java_method('java.lang.System', 'gc')").collect()
+        except Exception:  # noqa: BLE001 - for the log; the JVM can be gone, and then its files are closed
+            traceback.print_exc()
+        shutil.rmtree(self.parts, ignore_errors=True)  # the disk can be full, and the child can be dead
+
     def _begun_stages(self) -> Iterator[tuple[int, int, int]]:
         """Yield the id, the complete tasks and the tasks of each stage that has begun; Spark skips a stage if its shuffle exists."""
+        for info in self._stages():
+            if info.numActiveTasks or info.numCompletedTasks:
+                yield info.stageId, info.numCompletedTasks, info.numTasks
+
+    def _stages(self) -> Iterator[Any]:
+        """Yield the facts of each stage of the job's group that Spark still knows."""
         for job in self._tracker.getJobIdsForGroup(self._group):
-            info = self._tracker.getJobInfo(job)
-            for stage in info.stageIds if info else ():
-                known = self._tracker.getStageInfo(stage)
-                if known and (known.numActiveTasks or known.numCompletedTasks):
-                    yield stage, known.numCompletedTasks, known.numTasks
+            known = self._tracker.getJobInfo(job)
+            yield from filter(None, map(self._tracker.getStageInfo, known.stageIds if known else ()))
 
 
 def _is_local(context: Any) -> bool:

@@ -58,10 +58,16 @@ class Exports:
         """Return when this phase, or a later one, has begun."""
         later = [*PHASES.values()][[*PHASES].index(phase) :]
         deadline = time.monotonic() + LONG
-        while not any(seen(self.out) for seen in reversed(later)):
+        while not any(self._sees(seen) for seen in reversed(later)):
             assert time.monotonic() < deadline, f"{phase}: {self._stage.logs()}"
             time.sleep(0.002)
         return time.monotonic()
+
+    def _sees(self, seen: Callable[[Path], object]) -> bool:
+        try:
+            return bool(seen(self.out))
+        except FileNotFoundError:  # a folder went while its names were read
+            return False
 
     def lengths(self, key: str) -> dict[str, float]:
         """Make one export; return how many seconds each phase took."""
