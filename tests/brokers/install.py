@@ -65,7 +65,13 @@ def postgres_programs() -> Path:
 def pgbouncer_program() -> Path:
     """PgBouncer's program."""
     missing = "PgBouncer was not found: sudo apt-get install pgbouncer, or put pgbouncer on PATH"
-    return _installed("pgbouncer", _pgbouncer, missing)
+    return _installed("pgbouncer", lambda: _sbin("pgbouncer"), missing)
+
+
+def mariadb_program() -> Path:
+    """MariaDB's server program."""
+    missing = "MariaDB's server was not found: sudo apt-get install mariadb-server-core, or put mariadbd on PATH"
+    return _installed("mariadb-server-core", lambda: _sbin("mariadbd"), missing)
 
 
 def faketime_program() -> Path:
@@ -91,8 +97,8 @@ def _faketime() -> Path | None:
     return Path(found) if found else None
 
 
-def _pgbouncer() -> Path | None:
-    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")  # Debian keeps it there
+def _sbin(name: str) -> Path | None:
+    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")  # Debian keeps it there
     return Path(found) if found else None
 
 
