@@ -11,10 +11,12 @@ The cache folder is `steadyworker/brokers` in the user's cache directory; `STEAD
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -116,6 +118,25 @@ def jdbc_drivers() -> None:
             apt_install(package)
     if not jar.exists():
         raise MissingError(f"the JDBC driver {jar} was not found: sudo apt-get install {package}")
+
+
+def by_pip(package: str) -> Path:
+    """Return the folder with this package and what it needs, which pip makes once on a machine; raises MissingError."""
+    folder = (
+        cache()
+        / f"{package.partition('=')[0].partition('[')[0]}-{hashlib.sha256((package + sys.version).encode()).hexdigest()[:12]}"
+    )
+    with lock(folder.name):
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            done = subprocess.run(
+                [*command, "--target", str(folder), package], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise MissingError(f"{package} could not be installed: {done.stderr.strip()[-500:]}")
+            (folder / "made").touch()
+    return folder
 
 
 def cache() -> Path:

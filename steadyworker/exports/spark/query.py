@@ -161,8 +161,9 @@ def first_line(error: Exception) -> str:
         return python
     lines = [stripped for part in text.splitlines() if (stripped := part.strip())]
     header = _header(error) if lines and "FAILED_READ_FILE" in lines[0] else ""
-    if lines and "FAILED_JDBC" in lines[0] and (causes := [*_causes(error)]):
-        return f"{lines[0]}: {' '.join(str(causes[-1].getMessage()).split())}"
+    if lines and "FAILED_JDBC" in lines[0]:
+        *_, reason = (lines[0], *(str(cause.getMessage()) for cause in _causes(error)))
+        return f"{lines[0]}: {' '.join(reason.split())}"
     raised = _RAISED.fullmatch(lines[0]) if lines else None
     return header or (raised[1] if raised else lines[0] if lines else type(error).__name__)
 
