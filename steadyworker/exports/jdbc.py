@@ -1,10 +1,12 @@
-"""Tables of PostgreSQL, for Spark and for DuckDB; the plan of an export has the same class as the user's code."""
+"""Tables of databases, of PostgreSQL for Spark and DuckDB and of others for Spark; the plan of an export has the same class as the user's code."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -23,6 +25,17 @@ _PART = r'(?:\w[\w$]*|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"{_PART}(?:\.{_PART})?")
 # By their names in libpq, but `currentSchema`; other options can make the JDBC driver load classes or write files.
 _OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "currentSchema")
+_DRIVERS: Mapping[str, str] = MappingProxyType(
+    {
+        "mysql": "com.mysql.cj.jdbc.Driver",
+        "mariadb": "org.mariadb.jdbc.Driver",
+        "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+        "oracle": "oracle.jdbc.OracleDriver",
+        "db2": "com.ibm.db2.jcc.DB2Driver",
+    }
+)
+# An option such as `password`, `pwd`, `trustStorePassword` or `accessToken`; and `user:password@`, or Oracle's `user/password@`.
+_SECRET = re.compile(r"(passw|pwd|secret|token)\w*\s*=|[^:@]@", re.IGNORECASE)
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -32,11 +45,16 @@ class _Named(msgspec.Struct, frozen=True):
 
 class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
     """
-    A table, or a query, of PostgreSQL, which needs the extra `postgres`.
+    A table, or a query, of PostgreSQL, which needs the extra `postgres`; for `SparkExport`, also of another database.
 
-    All connections of an export see the same snapshot of the table.
-    All tables of the same database in an export share one snapshot.
+    All connections of an export see the same snapshot of a table of PostgreSQL.
+    All tables of the same database of PostgreSQL in an export share one snapshot.
     Spark reads each range twice in the same snapshot, because a sort first samples its rows.
+
+    Of another database, each read has its own moment, and the manifest's `snapshot` has `none` for the table.
+    Rows that change meanwhile can be missing, or twice in the file; so read a table, or rows, that no longer change.
+    The driver turns the values into Java's; the jar of MariaDB's driver makes NULL of a zero date, and that of MySQL fails.
+    A cancel waits for the database's response, at most for `statement_timeout`.
 
     Args:
         url: `postgresql://user@host:5432/database` (with `?sslmode=…`, `sslrootcert`, `sslcert`, `sslkey`,
@@ -44,16 +62,22 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
             Without `sslmode`, a server on another host must show a certificate for its name (`verify-full`).
             The certificate must be signed by `sslrootcert`, or by an authority that the system and, for Spark, also Java trust.
             For Spark, `sslkey` is a key in PKCS-8 DER, which both libpq and the JDBC driver can read.
+            The URL of another database begins with `jdbc:mysql:`, `jdbc:mariadb:`, `jdbc:sqlserver:`, `jdbc:oracle:` or `jdbc:db2:`.
+            Its options are the driver's own, with TLS among them, so only the worker's operator may choose the URL.
+            `spark.jars` in `spark_conf` names the jar of its driver.
         table: The table's name, or a query for the database.
             Spark passes filters of the export's query to the database, so this query needs no formatted values.
         partition_by: A column of integers, dates or timestamps, preferably with an index, that cuts the read into ranges.
             Spark reads as many ranges at once as it has cores, each range on its own connection.
             Without such a column, a single connection reads all rows.
-        partitions: The number of ranges; the default is one range for each 250,000 rows that the database expects.
+            Another database than PostgreSQL needs whole numbers in it.
+        partitions: The number of ranges; the default is one range for each 250,000 rows.
+            PostgreSQL estimates their number, and another database counts them.
+        user: The user for the login; a URL of PostgreSQL can have it instead.
         password_env: The worker's environment variable with the password.
         password_file: A file with the password, instead of `password_env`; the host reads the file when the job begins.
             One line end at the end of the file is ignored.
-        schema: Columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
+        schema: For PostgreSQL, columns and types that differ from the driver's, as in Spark's DDL: `"amount DECIMAL(20,4)"`.
             The export refuses a value with more digits after the point than its column has, and never rounds it.
             The export refuses an infinite date or timestamp of PostgreSQL, unless its column is read as `STRING`.
             If the database's own types allow such values, Spark's export searches for them in one extra pass.
@@ -67,6 +91,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
     partition_by: str | None = None
     partitions: int | None = None
+    user: str | None = None
     password_env: str | None = None
     password_file: _PathText | None = None
     schema: str | None = None
@@ -74,7 +99,10 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
     statement_timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        self._check_url()
+        if self.url.startswith("jdbc:"):
+            self._check_jdbc()
+        else:
+            self._check_url()
         _ = self.relation
         if self.partitions is not None and self.partitions < 1:
             raise ExportRejected(f"Expected at least one partition, got partitions={self.partitions}: set 1 or more.")
@@ -93,17 +121,19 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
             msgspec.structs.force_setattr(self, "password_file", str(Path(self.password_file).absolute()))
 
     @property
+    def driver(self) -> str | None:
+        """The class of the JDBC driver for another database than PostgreSQL; None for PostgreSQL."""
+        kind, _, rest = self.url.partition(":")
+        return _DRIVERS.get(rest.partition(":")[0]) if kind == "jdbc" else None
+
+    @property
     def place(self) -> str:
-        """`host:port/database`."""
+        """`host:port/database`; for another database than PostgreSQL, the URL without its options."""
+        if self.driver:
+            return re.split("[?;]", self.url)[0]
         url = urlsplit(self.url)
         host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
         return f"{host}:{url.port or 5432}{url.path}"
-
-    @property
-    def user(self) -> str | None:
-        """The user for the login; None means libpq's default."""
-        name = urlsplit(self.url).username
-        return unquote(name) if name else None
 
     @property
     def options(self) -> dict[str, str]:
@@ -119,7 +149,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
         """The SQL text after FROM; raises ExportRejected if `table` is neither a name nor a query."""
         text = self.table.strip().rstrip(";").rstrip()
         if _QUERY.match(text):
-            return f"({text}\n) AS source"  # on a separate line, because a query can end in a comment
+            return f"({text}\n) {'' if self.driver else 'AS '}source"  # on a separate line, because a query can end in a comment
         if not _TABLE.fullmatch(text):
             raise ExportRejected(
                 f"Expected a table's name, like payments or billing.payments, or a query, got {self.table!r:.200}: "
@@ -127,8 +157,24 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
             )
         return text
 
+    def _check_jdbc(self) -> None:
+        """Raise ExportRejected if the URL of another database than PostgreSQL is invalid, or has an argument for PostgreSQL alone."""
+        if self.driver is None:
+            raise ExportRejected(
+                f"Expected a URL that begins with jdbc: and one of {', '.join(_DRIVERS)}, got another "
+                "(it is not shown, because it can contain a password): name PostgreSQL as postgresql://user@host:5432/database."
+            )
+        if _SECRET.search(self.url):
+            raise ExportRejected(
+                "Expected a URL without user and password, got one with them: move them to user= and to password_env= or password_file=."
+            )
+        if self.schema is not None:
+            raise ExportRejected(
+                'Expected schema= only for PostgreSQL, got it for another database: cast in a query, Jdbc(url, "SELECT …").'
+            )
+
     def _check_url(self) -> None:
-        """Raise ExportRejected if the URL is invalid."""
+        """Raise ExportRejected if the URL of PostgreSQL is invalid; note its user."""
         if self.url.startswith("sqlite:"):
             raise ExportRejected(
                 "Expected postgresql://user@host:5432/database as the URL of a Jdbc table, got a SQLite file: "
@@ -154,3 +200,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
             raise ExportRejected(
                 f"Expected only the options {', '.join(_OPTIONS)} in the URL, got {', '.join(unknown)}: remove it."
             )
+        name = unquote(url.username) if url.username else self.user
+        if self.user not in (None, name):
+            raise ExportRejected("Expected the user in the URL or in user=, got two: remove one.")
+        msgspec.structs.force_setattr(self, "user", name)

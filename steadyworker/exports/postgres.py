@@ -128,6 +128,18 @@ class Databases:
                 f"Expected to read table {name!r} at {source.place}, got: {text}: correct the table, or see the database's log."
             ) from None  # the cause can have the connection's parameters
 
+    def password(self, source: Jdbc) -> str | None:
+        """
+        Return the password for a table's database, or None if the user named none; `redact` knows it from now on.
+
+        Raises:
+            ExportError: The environment variable or the file is missing.
+        """
+        password = _read_password(source, self._environ)
+        if password:
+            self._secrets.add(password)
+        return password
+
     def redact(self, text: str) -> str:
         """Return the text without the passwords that this export has read."""
         for secret in self._secrets:
@@ -156,10 +168,7 @@ class Databases:
     def _open(self, source: Jdbc) -> HeldSnapshot:
         key = (source.place, source.user, source.password_env, source.password_file)
         if key not in self._opened:
-            password = _read_password(source, self._environ)
-            if password:
-                self._secrets.add(password)
-            self._opened[key] = HeldSnapshot(source, password, self._application)
+            self._opened[key] = HeldSnapshot(source, self.password(source), self._application)
         return self._opened[key]
 
 

@@ -112,6 +112,10 @@ def source(name: str, table: CommonTable) -> FileSource | Jdbc:
     check_table_name(name)
     if isinstance(table, Table):
         raise ExportRejected(f"Expected files or Jdbc as table {name!r}, got {table}: export it with SparkExport.")
+    if isinstance(table, Jdbc) and table.driver:
+        raise ExportRejected(
+            f"Expected files or a table of PostgreSQL as table {name!r}, got {table.place}: export it with SparkExport."
+        )
     return table if isinstance(table, Jdbc) else source_of(name, table)
 
 

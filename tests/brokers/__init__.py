@@ -77,12 +77,14 @@ How they come to this machine, at the first test that asks:
 
 | what | from | once |
 |---|---|---|
-| RabbitMQ 3.10, PostgreSQL, PgBouncer, the JDBC drivers | apt, as root on Debian | |
+| RabbitMQ 3.10, PostgreSQL, MariaDB, PgBouncer, the JDBC driver of PostgreSQL | apt, as root on Debian | |
+| the JDBC drivers of MySQL and MariaDB | Maven, in `~/.cache/steadyworker/brokers` | 4 MB |
 | newer RabbitMQ | debootstrap of a newer Debian suite, in `~/.cache/steadyworker/brokers` | a minute and 380 MB for each suite |
 | ActiveMQ Classic, Artemis, RocketMQ | Maven, in the same folder; they need a JDK 17 or newer | 220 MB |
 | S3Proxy, a server of buckets | Maven, in the same folder; it needs a Java 17 or newer | 55 MB |
 | promtool, buildah, podman, runc, the schemas of Kubernetes | apt, and an environment of their own | 144 MB |
 | the peers of drills, rocketmq-client-python (x86-64 only) | pip, in environments of their own | 31 MB |
+| Moto, a server of buckets with versions | pip, in the same folder | 160 MB |
 | Spark 4.1 beside the newest one, with Delta and Iceberg | pip and Maven | 630 MB |
 
 By hand: `python -m tests.brokers rabbitmq-4.3 activemq postgres` starts these, prints their URLs, and stops them at Ctrl-C.

@@ -29,6 +29,7 @@ from tests.brokers.install import (
     postgres_programs,
     rabbitmq_root,
 )
+from tests.brokers.moto import moto_program
 from tests.brokers.pgbouncer import Pooler
 from tests.brokers.postgres import Cluster, Postgres
 from tests.brokers.rabbitmq import Node, RabbitMQ, Vhost
@@ -292,7 +293,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         with suppress(MissingError):  # told by the tests that need it
             newest_rabbitmq() if series == NEWEST else rabbitmq_root(series)
     kinds = {kind_of(item) for item in session.items} - {""}
-    if any("bare_classic" in getattr(item, "fixturenames", ()) for item in session.items):
+    fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if "bare_classic" in fixtures:
         kinds.add("classic")
     for kind in kinds - {GIVEN}:
         with suppress(MissingError):
@@ -306,9 +308,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any(item.get_closest_marker("s3") for item in session.items):
         with suppress(MissingError):
             s3proxy_program()
-    if any("pooler" in getattr(item, "fixturenames", ()) for item in session.items):
+    programs = {"pooler": pgbouncer_program, "versioned": moto_program}
+    for fixture in fixtures & programs.keys():
         with suppress(MissingError):
-            pgbouncer_program()
+            programs[fixture]()
     if any(item.get_closest_marker("spark") for item in session.items):
         with suppress(MissingError):  # before the first Spark host, which looks for them when it starts
             jdbc_drivers()

@@ -11,10 +11,12 @@ The cache folder is `steadyworker/brokers` in the user's cache directory; `STEAD
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,7 +67,13 @@ def postgres_programs() -> Path:
 def pgbouncer_program() -> Path:
     """PgBouncer's program."""
     missing = "PgBouncer was not found: sudo apt-get install pgbouncer, or put pgbouncer on PATH"
-    return _installed("pgbouncer", _pgbouncer, missing)
+    return _installed("pgbouncer", lambda: _sbin("pgbouncer"), missing)
+
+
+def mariadb_program() -> Path:
+    """MariaDB's server program."""
+    missing = "MariaDB's server was not found: sudo apt-get install mariadb-server-core, or put mariadbd on PATH"
+    return _installed("mariadb-server-core", lambda: _sbin("mariadbd"), missing)
 
 
 def faketime_program() -> Path:
@@ -91,8 +99,8 @@ def _faketime() -> Path | None:
     return Path(found) if found else None
 
 
-def _pgbouncer() -> Path | None:
-    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")  # Debian keeps it there
+def _sbin(name: str) -> Path | None:
+    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")  # Debian keeps it there
     return Path(found) if found else None
 
 
@@ -110,6 +118,25 @@ def jdbc_drivers() -> None:
             apt_install(package)
     if not jar.exists():
         raise MissingError(f"the JDBC driver {jar} was not found: sudo apt-get install {package}")
+
+
+def by_pip(package: str) -> Path:
+    """Return the folder with this package and what it needs, which pip makes once on a machine; raises MissingError."""
+    folder = (
+        cache()
+        / f"{package.partition('=')[0].partition('[')[0]}-{hashlib.sha256((package + sys.version).encode()).hexdigest()[:12]}"
+    )
+    with lock(folder.name):
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            done = subprocess.run(
+                [*command, "--target", str(folder), package], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise MissingError(f"{package} could not be installed: {done.stderr.strip()[-500:]}")
+            (folder / "made").touch()
+    return folder
 
 
 def cache() -> Path:

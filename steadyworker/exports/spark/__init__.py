@@ -29,7 +29,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `result.py` | host | the query's result: types, sort, parts |
 | `catalogs.py` | host | tables of catalogs, of Iceberg and Delta in one snapshot |
 | `inputs.py` | host | what a query will read: plain files, which must not belong to a lake table, and snapshots |
-| `postgres.py` | host | tables of PostgreSQL: Spark's options, exact types, ranges |
+| `postgres.py`, `databases.py` | host | tables of PostgreSQL, and of other databases without a snapshot: Spark's options, exact types, ranges |
 | `building.py` | host | the user's function that `Build` names |
 | `binding.py` | host | parameters as SQL literals of exactly their types |
 | `protocol.py` | all | the messages between worker process and host |

@@ -45,7 +45,7 @@ from steadyworker.exports.spark.protocol import (
     parts_of,
 )
 from steadyworker.exports.stage import drop_incomplete
-from steadyworker.exports.tables import CommonTable, FileSource, Table, check_table_name, source
+from steadyworker.exports.tables import CommonTable, FileSource, Table, check_table_name, source_of
 from steadyworker.exports.writing import FileWriting
 from steadyworker.text.redaction import redact
 
@@ -66,7 +66,7 @@ class SparkExport:
         query: Spark SQL, with `:name` for a parameter; or `Build`, which names your function that builds a DataFrame.
         tables: The tables by their names in the query.
             A table is a Parquet, CSV or JSON Lines file or folder, or `Files` with more options.
-            A table can also be `Jdbc`, a table of PostgreSQL, or `Table`, a table of a catalog, such as one of Iceberg or Delta.
+            A table can also be `Jdbc`, a table of a database, or `Table`, a table of a catalog, such as one of Iceberg or Delta.
         order_by: Columns of the result to sort by, ascending, or descending with `"paid_at DESC"`.
             Rows with equal values there are sorted by at most 16 more columns, in the order of the result.
             If two rows are equal in all these columns, a second run can write them in another order; `Manifest.ties` counts such rows.
@@ -221,11 +221,9 @@ class _SparkRun:
 
 
 def _checked(name: str, table: CommonTable | Table) -> FileSource | Jdbc | Table:
-    """Return the table in its checked form; raise the errors of `source`."""
-    if not isinstance(table, Table):
-        return source(name, table)
+    """Return the table in its checked form; raise the errors of `source_of`."""
     check_table_name(name)
-    return table
+    return table if isinstance(table, Table | Jdbc) else source_of(name, table)
 
 
 @contextmanager

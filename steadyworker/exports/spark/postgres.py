@@ -14,7 +14,7 @@ from types import MappingProxyType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.postgres import (
     CHECK_CLIENT,
@@ -24,6 +24,7 @@ from steadyworker.exports.postgres import (
     PostgresColumn,
     unreadable,
 )
+from steadyworker.exports.spark.databases import load
 from steadyworker.exports.spark.drivers import DRIVER, REMEDY
 from steadyworker.exports.spark.exact import places
 
@@ -77,20 +78,9 @@ def read_table(session: SparkSession, databases: Databases, name: str, source: J
         _check_types(name, source, columns)
         options = _connection(held, source) | _ranges(held, name, source, columns)
         options["dbtable"] = _relation(source, columns)
-        frame = _load(session, options)
+        frame = load(session, DRIVER, REMEDY, options)
         _check_values(held, name, source, columns, frame.schema)
     return frame
-
-
-def _load(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    try:
-        return session.read.format("jdbc").options(driver=DRIVER, **options).load()
-    except Exception as error:
-        if f"ClassNotFoundException: {DRIVER}" not in str(error):
-            raise
-        raise ExportError(
-            f"Expected the JDBC driver of PostgreSQL, {DRIVER}, got no such class in Spark: {REMEDY}."
-        ) from error
 
 
 def _connection(held: HeldSnapshot, source: Jdbc) -> dict[str, str]:

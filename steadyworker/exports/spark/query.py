@@ -28,6 +28,7 @@ from steadyworker.exports.postgres import PASSING, Databases, is_final
 from steadyworker.exports.spark.binding import bound
 from steadyworker.exports.spark.building import Built, from_traceback
 from steadyworker.exports.spark.catalogs import PinnedTables
+from steadyworker.exports.spark.databases import read_other_table
 from steadyworker.exports.spark.inputs import Inputs
 from steadyworker.exports.spark.postgres import read_table
 from steadyworker.exports.spark.protocol import ExportDone, ExportFailed, ExportStarted, JobEvent, RunExport
@@ -110,7 +111,8 @@ def write(
     emit(ExportStarted(run.job, columns, keyed, versions, dict(where), pinned.snapshots))
     in_order(result, keys, len(plan.order_by)).write.options(**_PARTS).parquet(f"file://{plan.parts}")
     parts = _shared(Path(plan.parts))
-    snapshots = [databases.snapshot if databases else None, *pinned.descriptions, *reads.snapshots()]
+    others = [f"{table.place} none" for table in plan.tables.values() if isinstance(table, Jdbc) and table.driver]
+    snapshots = [databases.snapshot if databases else None, *others, *pinned.descriptions, *reads.snapshots()]
     return ExportDone(run.job, parts, "; ".join(dict.fromkeys(filter(None, snapshots))) or None)
 
 
@@ -149,7 +151,7 @@ def _read(
             f"Expected a Spark driver in the Spark host for the Jdbc table {name!r}, got Spark Connect: the table's password would pass "
             "to a server that other users share; use spark_master local[*,4] or spark://…, or read files."
         )
-    return read_table(session, databases, name, source)
+    return (read_other_table if source.driver else read_table)(session, databases, name, source)
 
 
 def first_line(error: Exception) -> str:
@@ -159,21 +161,22 @@ def first_line(error: Exception) -> str:
         return python
     lines = [stripped for part in text.splitlines() if (stripped := part.strip())]
     header = _header(error) if lines and "FAILED_READ_FILE" in lines[0] else ""
+    if lines and "FAILED_JDBC" in lines[0]:
+        *_, reason = (lines[0], *(str(cause.getMessage()) for cause in _causes(error)))
+        return f"{lines[0]}: {' '.join(reason.split())}"
     raised = _RAISED.fullmatch(lines[0]) if lines else None
     return header or (raised[1] if raised else lines[0] if lines else type(error).__name__)
 
 
 def _header(error: Exception) -> str:
     """Return the message about a CSV file's header from the causes of an error, or an empty text."""
-    cause = _java(error)
-    while cause is not None:
+    for cause in _causes(error):
         text = str(cause.getMessage())
         if text.startswith("CSV header"):
             return (
                 " ".join(text.split())
                 + ': give each file the same columns in the same order, or set your own names for all files with schema= and options={"enforceSchema": "true"}.'
             )
-        cause = cause.getCause()
     return ""
 
 
@@ -225,16 +228,17 @@ def _states(error: Exception) -> Iterator[str]:
     """Yield the SQLSTATE of an error, and of its causes in the JVM."""
     if isinstance(error, PySparkException) and (state := error.getSqlState()):
         yield state
-    cause = _java(error)
-    while cause is not None:
+    for cause in _causes(error):
         for name in ("getSqlState", "getSQLState"):  # an error of Spark's, or of a database's driver
             with suppress(Py4JError):  # the error has no such method
                 if state := getattr(cause, name)():
                     yield str(state)
-        cause = cause.getCause()
 
 
-def _java(error: Exception) -> Any:
-    """Return the error in the JVM, or None without one; PySpark raises its own error while it handles the JVM's."""
+def _causes(error: Exception) -> Iterator[Any]:
+    """Yield the error in the JVM and its causes, or nothing without one; PySpark raises its own error while it handles the JVM's."""
     found = error.__context__ if isinstance(error, PySparkException) else error
-    return found.java_exception if isinstance(found, Py4JJavaError) else None
+    cause = found.java_exception if isinstance(found, Py4JJavaError) else None
+    while cause is not None:
+        yield cause
+        cause = cause.getCause()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ import boto3
 import pytest
 
 from tests.brokers.fixtures import Brokers, had
+from tests.brokers.moto import Moto
 from tests.brokers.s3proxy import REGION
 from tests.exports.s3.store import Front, Store, front
 
@@ -18,7 +20,27 @@ from tests.exports.s3.store import Front, Store, front
 @pytest.fixture
 def store(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     with had():
-        where = urlsplit(brokers.s3())
+        url = brokers.s3()
+    with bucket_at(url, tmp_path, monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture
+def versioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A bucket with versions, which S3Proxy does not have."""
+    with had():
+        server = Moto()
+    with closing(server):
+        server.start()
+        with bucket_at(server.address.url, tmp_path, monkeypatch) as made:
+            made.client.put_bucket_versioning(Bucket=made.bucket, VersioningConfiguration={"Status": "Enabled"})
+            yield made
+
+
+@contextmanager
+def bucket_at(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A fresh bucket on this server, and the server in the environment."""
+    where = urlsplit(url)
     endpoint = f"http://{where.hostname}:{where.port}"
     assert where.username
     assert where.password
@@ -33,7 +55,7 @@ def store(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "TMPDIR": str(tmp_path),
     }.items():
         monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
+    client = boto3.Session().client("s3")  # the default one keeps the login of another server
     bucket = f"test-{secrets.token_hex(6)}"
     client.create_bucket(Bucket=bucket)
     made = Store(client, bucket, endpoint)

@@ -7,11 +7,7 @@ The lane also has Delta's and Iceberg's jars for Spark 4.1, so that their tables
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +16,7 @@ import pytest
 
 from steadyworker.exports.spark.java import Java
 from steadyworker.exports.spark.settings import SparkSettings
-from tests.brokers.install import MissingError, cache, lock
+from tests.brokers.install import MissingError, by_pip
 from tests.brokers.maven import java_program
 from tests.exports.spark.archives import OPTIONS
 
@@ -30,19 +26,10 @@ LAKES = ("io.delta:delta-spark_4.1_2.13:4.4.0", "org.apache.iceberg:iceberg-spar
 
 def older_spark(version: str) -> Path:
     """Return the folder with this pyspark (480 MB), which pip makes once on a machine; fail or skip the test without it."""
-    package = PYSPARK[version]
-    folder = cache() / f"pyspark-{hashlib.sha256((package + sys.version).encode()).hexdigest()[:12]}"
-    with lock(folder.name):
-        if not (folder / "made").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            done = subprocess.run(
-                [*command, "--target", str(folder), package], capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                missing(f"{package} could not be installed: {done.stderr.strip()[-500:]}")
-            (folder / "made").touch()
-    return folder
+    try:
+        return by_pip(PYSPARK[version])
+    except MissingError as error:
+        missing(str(error))
 
 
 def lake_jars() -> str:

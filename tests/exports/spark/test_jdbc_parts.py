@@ -12,9 +12,9 @@ import pytest
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.build import Build
-from steadyworker.exports.spark.drivers import REMEDY, with_driver
+from steadyworker.exports.spark.databases import load as load_table
+from steadyworker.exports.spark.drivers import DRIVER, REMEDY, with_driver
 from steadyworker.exports.spark.java import Java
-from steadyworker.exports.spark.postgres import _load
 from steadyworker.exports.spark.settings import SparkSettings
 
 
@@ -47,10 +47,10 @@ def test_the_error_without_the_driver_names_its_package() -> None:
         "calling o37.load.\n: java.lang.ClassNotFoundException: org.postgresql.Driver\n\tat java."
     )
     with pytest.raises(ExportError, match="got no such class in Spark: apt-get install libpostgresql-jdbc-java"):
-        _load(session, {})
+        load_table(session, DRIVER, REMEDY, {})
     load.side_effect = OSError("full")
     with pytest.raises(OSError, match="full"):
-        _load(session, {})
+        load_table(session, DRIVER, REMEDY, {})
 
 
 def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
