@@ -90,10 +90,6 @@ class ObjectFile(RawIOBase):
         """Return True."""
         return True
 
-    def tell(self) -> int:
-        """Return the position of the next byte."""
-        return self._at
-
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """Set the position of the next byte, and return it."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
