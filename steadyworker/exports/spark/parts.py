@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 from steadyworker.errors import ConfigError, ExportError, ExportRejected
@@ -42,59 +42,38 @@ _RUN = re.compile(r".*-(\d+)-(\d+)")
 _SUBMISSION = re.compile(r".*-(\d+)-(\d+)-(\d+)(?:-probe)?")
 
 
-class PartsFolder(Protocol):
-    """A folder of parts, or a folder of such folders."""
-
-    @property
-    def url(self) -> str:
-        """The URL for Spark."""
-        ...
-
-    def parts(self) -> tuple[str, ...]:
-        """Return the addresses of the parts, in the order of the tasks that wrote them; raise ExportError if the bucket fails."""
-        ...
-
-    def open(self, part: str) -> Any:
-        """Return what pyarrow reads the part from: its path, or a file of the bucket."""
-        ...
-
-    def remove(self) -> None:
-        """Remove the folder; what cannot be removed stays."""
-        ...
-
-    def drop(self, job: str, before: int) -> None:
-        """Remove in this folder the submissions of this job below a number, and all of the runs with a lower fence."""
-        ...
-
-
-def parts_folder(folder: str) -> PartsFolder:
-    """Return the folder of this path or `s3a://` URL."""
-    return InBucket(folder) if folder.startswith(BUCKET) else OnDisk(Path(folder))
-
-
 class OnDisk:
-    """A folder of a file system."""
+    """
+    A folder of a file system: of the parts of one submission, or of such folders.
+
+    Attributes:
+        url: The URL for Spark.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self.url = path, f"file://{path}"
 
     def parts(self) -> tuple[str, ...]:
-        """Return the paths of the parts."""
+        """Return the paths of the parts, in the order of the tasks that wrote them."""
         with suppress(OSError):  # the folder is missing, or belongs to another user
             # A network file system can list an old state of a folder, unless this machine has changed the folder.
             tempfile.TemporaryFile(dir=self._path).close()
         return _in_order(map(str, self._path.iterdir())) if self._path.is_dir() else ()
 
     def open(self, part: str) -> str:
-        """Return the path."""
+        """Return the path, from which pyarrow reads."""
         return part
 
     def remove(self) -> None:
-        """Remove the folder."""
+        """Remove the folder; what cannot be removed stays."""
         shutil.rmtree(self._path, ignore_errors=True)
 
     def drop(self, job: str, before: int) -> None:
-        """Remove the folders, and then those above that are empty, but for a run's own stage."""
+        """
+        Remove in this folder the submissions of this job below a number, and all of the runs with a lower fence.
+
+        Then remove the empty folders up to `.sw-stage`, but for a run's own stage.
+        """
         with suppress(OSError):
             for path in self._path.iterdir():
                 if _is_older(path.name, job, before):
@@ -104,7 +83,12 @@ class OnDisk:
 
 
 class InBucket:
-    """A folder of a bucket; raises ExportError if there is no boto3."""
+    """
+    The same in a bucket; the methods raise ExportError if it refuses a request, but not those that remove.
+
+    Raises:
+        ExportError: There is no boto3, or the SDK's settings are invalid.
+    """
 
     def __init__(self, url: str) -> None:
         self.url, address = url, S3(SCHEME + url.removeprefix(BUCKET))
@@ -112,7 +96,7 @@ class InBucket:
         self._bucket = Bucket(address)
 
     def parts(self) -> tuple[str, ...]:
-        """Return the URLs of the parts."""
+        """Return the URLs of the parts, in the order of the tasks that wrote them."""
         return _in_order(self._root + key for key in self._keys() if "/" not in key.removeprefix(self._prefix))
 
     def open(self, part: str) -> ObjectFile:
@@ -120,11 +104,11 @@ class InBucket:
         return ObjectFile(self._bucket, part.removeprefix(self._root))
 
     def remove(self) -> None:
-        """Remove the objects."""
+        """Remove the objects in the folder."""
         self._remove(lambda _: True)
 
     def drop(self, job: str, before: int) -> None:
-        """Remove the objects."""
+        """Remove the objects of the folders that `OnDisk.drop` would remove."""
         self._remove(lambda name: _is_older(name, job, before))
 
     def _keys(self) -> list[str]:
@@ -135,6 +119,14 @@ class InBucket:
         with suppress(ExportError), ThreadPoolExecutor(CONNECTIONS) as pool:
             found = [[key] for key in self._keys() if which(key.removeprefix(self._prefix).partition("/")[0])]
             list(pool.map(self._bucket.delete, found))
+
+
+PartsFolder = OnDisk | InBucket
+
+
+def parts_folder(folder: str) -> PartsFolder:
+    """Return the folder of this path or `s3a://` URL."""
+    return InBucket(folder) if folder.startswith(BUCKET) else OnDisk(Path(folder))
 
 
 def remove_parts(folder: str) -> None:
