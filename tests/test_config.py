@@ -38,6 +38,7 @@ SAMPLES: dict[str, tuple[str, str, Any]] = {
     "concurrency": ("4", "4", 4),
     # Of a service; it begins with the service's name.
     "spark_master": ("yarn", '"yarn"', "yarn"),
+    "spark_stage": ("s3a://bucket/tmp", '"s3a://bucket/tmp"', "s3a://bucket/tmp"),
     "spark_conf": ("spark.driver.memory=2g", '{ "spark.driver.memory" = "2g" }', {"spark.driver.memory": "2g"}),
     "spark_stuck_after": ("10 min", "600", 600.0),
 }

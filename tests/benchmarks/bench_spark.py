@@ -152,7 +152,7 @@ def bare(folder: Path) -> Iterator[Program]:
     java = settings.java(os.environ)
     home = folder.with_name(f"{folder.name}-home")
     (home / "tmp").mkdir(parents=True)
-    (home / PROPERTIES).write_text(settings.properties(home))
+    (home / PROPERTIES).write_text(settings.properties(home, os.environ))
     program = Program("bare", folder, settings.environment(os.environ, home, java, sys.executable))
     try:
         yield program

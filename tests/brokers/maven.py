@@ -43,7 +43,7 @@ def java_program(name: str, artifacts: tuple[str, ...], source: Path | None = No
     """
     Return the folder of a Java program: `lib` has its jars, `classes` what `source` compiles to, if there is one.
 
-    An artifact is `GROUP:ARTIFACT:VERSION`; one with `:CLASSIFIER` is a jar that has all it needs.
+    An artifact is `GROUP:ARTIFACT:VERSION`; of one with `:CLASSIFIER`, which can be empty, only the jar itself comes.
     The folder's name has a digest of artifacts and source: if it exists, neither Maven nor a compiler is called.
     Raises MissingError when a tool or an artifact cannot be had.
     """

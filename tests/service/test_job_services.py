@@ -104,9 +104,9 @@ def test_a_service_has_its_settings_from_where_all_settings_come(
     assert event["values"] == {"echo_voice": "high", "echo_delay": 60.0}
     assert event["folder"] == str(tmp_path / "state" / "echo")
     assert given.origins["echo_voice"] == "STEADYWORKER_ECHO_VOICE"
-    assert [option.name for option in all_options()][-5:] == [
+    assert [option.name for option in all_options()][-6:] == [
         *("echo_voice", "echo_delay"),
-        *("spark_master", "spark_conf", "spark_stuck_after"),
+        *("spark_master", "spark_stage", "spark_conf", "spark_stuck_after"),
     ]
 
 

@@ -125,6 +125,20 @@ class Bucket:
             data: bytes = answer["Body"].read()
         return data
 
+    def read_range(self, key: str, first: int, last: int, etag: str) -> bytes:
+        """
+        Return an object's bytes from `first` to `last`, both included.
+
+        Raises:
+            AbsentError: The object does not exist.
+            ConditionError: The object is another one than the one with this ETag.
+            ExportError: The request failed.
+        """
+        body = self.call("get_object", Key=key, Range=f"bytes={first}-{last}", IfMatch=etag)["Body"]
+        with self._errors("get_object"):
+            data: bytes = body.read()
+        return data
+
     def copy_to(self, key: str, file: Any) -> None:
         """
         Write an object's bytes to a file of this host.

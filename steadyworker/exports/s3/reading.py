@@ -1,11 +1,17 @@
-"""What reads a published export in a bucket: a link for a user's browser, and a copy on this host for `verify`."""
+"""
+What reads objects of a bucket.
+
+For a published export, this is a link for a user's browser, and a copy on this host for `verify`; for Spark's parts, it is a file that is read in ranges.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from io import RawIOBase
 from pathlib import Path
 
 import msgspec
@@ -14,7 +20,7 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.s3.address import S3
-from steadyworker.exports.s3.bucket import Bucket
+from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
 from steadyworker.exports.stage import INSIDE, SUFFIX
 from steadyworker.units import parse_seconds
 
@@ -58,6 +64,48 @@ def download_link(to: str | S3, lifetime: float | timedelta | str, *, clock: Clo
         url = bucket.link(seconds)
     ends = datetime.fromtimestamp((clock or SystemClock()).wall(), UTC) + timedelta(seconds=seconds)
     return DownloadLink(url=url, ends_at=ends.isoformat(timespec="seconds"))
+
+
+class ObjectFile(RawIOBase):
+    """
+    An object as a file of bytes; each read is one request, and memory holds only what was read.
+
+    Raises:
+        OSError: The object does not exist, or another one has replaced it since it was opened.
+        ExportError: The request failed.
+    """
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        head = bucket.head(key)
+        if head is None:
+            raise FileNotFoundError("no such object")
+        self._bucket, self._key, self._at = bucket, key, 0
+        self._size, self._etag = int(head["ContentLength"]), str(head["ETag"])
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Set the position of the next byte, and return it."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return so many bytes, or fewer at the end of the object."""
+        end = self._size if size is None or size < 0 else min(self._size, self._at + size)
+        if end <= self._at:
+            return b""
+        try:
+            data = self._bucket.read_range(self._key, self._at, end - 1, self._etag)
+        except (AbsentError, ConditionError) as error:
+            raise OSError(f"another object, or none ({error})") from error
+        self._at = end
+        return data
 
 
 @contextmanager

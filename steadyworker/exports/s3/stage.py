@@ -251,7 +251,7 @@ def _records(bucket: Bucket, prefix: str) -> Iterator[RunRecord]:
 
 
 def _record(bucket: Bucket, key: str) -> RunRecord | None:
-    data = bucket.read(key)
+    data = bucket.read(key) if key.endswith(".json") else None  # else it is a part of Spark's
     try:
         return None if data is None else msgspec.json.decode(data, type=RunRecord)
     except msgspec.MsgspecError:

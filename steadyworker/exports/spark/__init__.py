@@ -24,7 +24,8 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `tasks.py` | host | the tasks of a job, and the files of its parts |
 | `pace.py` | host, child | whether a job moves; the speed of the rows that are written |
 | `connect.py`, `server.py` | host | the engine for a Spark Connect server, with the same methods; the meaning of the server's errors |
-| `sharing.py` | host | the check that the executors share the folder of the parts |
+| `sharing.py` | host | the check that the executors can write parts, and that the worker process can read them |
+| `parts.py` | all | the folder of the parts, on a file system or in a bucket: list, read, remove |
 | `query.py`, `reading.py`, `exact.py` | host | one query: exact sources, errors |
 | `result.py` | host | the query's result: types, sort, parts |
 | `catalogs.py` | host | tables of catalogs, of Iceberg and Delta in one snapshot |

@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.spark.inputs import of_text
+from steadyworker.exports.spark.parts import remove_parts
 from steadyworker.exports.spark.protocol import (
     Connect,
     ExportDone,
@@ -105,6 +106,8 @@ class ConnectEngine:
             last = failed(job.id, error)
         except BaseException as error:  # noqa: BLE001 - any error ends only this job, even a SystemExit of the user's code
             last = failed(job.id, error, words)
+        if isinstance(last, ExportFailed):
+            remove_parts(job.parts)  # the child can be dead
         with self._changes:
             del self._jobs[job.id]
         if job.cancelled.is_set() and isinstance(last, ExportFailed):
@@ -147,6 +150,7 @@ class _ConnectJob:
     ) -> None:
         self._clock = SystemClock()
         self.id, self._run, self._server, self._conf, self._emit = run.job, run, server, conf, emit
+        self.parts = run.plan.parts
         self._name = run.plan.session or str(uuid.uuid4())
         self._tasks = tasks_of(run)
         self._running, self._polled = 0, float("inf")
@@ -183,7 +187,7 @@ class _ConnectJob:
         watcher = threading.Thread(target=self._watch, args=(session,), name=f"{self.id}-watch", daemon=True)
         watcher.start()
         try:
-            probe(settle_in(session), self._run.plan.parts)
+            probe(settle_in(session), self._run.plan)
             self._polled = self._clock.monotonic()
             session.registerProgressHandler(self._record)  # type: ignore[arg-type] # a plain function will do
             where = {"server": str(self._server), "session": self._name, "tag": tag}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -27,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from steadyworker.exports.postgres import Databases
 from steadyworker.exports.spark.inputs import of_plan
+from steadyworker.exports.spark.parts import remove_parts
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
@@ -188,21 +188,21 @@ class _EngineJob:
         self.id, self._run, self.pool = run.job, run, f"pool-{number % _POOLS}"
         self._group = group = f"{run.job}/{number}"  # a second submission of a job here has its own counters
         self._probe = f"{group}/probe"
-        self.parts = Path(run.plan.parts)
+        self.parts = run.plan.parts
         self.session, self._emit, self._dump = session, emit, dump
         self._context = context = session.sparkContext
         local = _is_local(context)
         self._where = {} if local else {"master": str(context.master), "application": str(context.applicationId)}
         self._tracker = context.statusTracker()
-        self._tasks = Tasks(self.parts, run.stuck_after * (1.0 if local else _UNSEEN), here=True)
+        self._tasks = Tasks(Path(self.parts), run.stuck_after * (1.0 if local else _UNSEEN), here=True)
         self.cancelled, self.ended = threading.Event(), threading.Event()
         self.databases = Databases(group)
 
     def write(self) -> ExportDone:
         """Make the parts; errors of `probe` and `query.write` pass to the caller."""
-        if self._where:
+        if self._where or self._run.plan.stage:
             self._context.setJobGroup(self._probe, "check that the executors share a folder", interruptOnCancel=True)
-            probe(self.session, self._run.plan.parts)
+            probe(self.session, self._run.plan)
         self._context.setJobGroup(self._group, self._run.plan.query[:200], interruptOnCancel=True)
         return write(self.session, self._run, self._emit, of_plan, self._where, self.databases)
 
@@ -247,7 +247,7 @@ class _EngineJob:
                 self.session.sql("SELECT java_method('java.lang.System', 'gc')").collect()
         except Exception:  # noqa: BLE001 - for the log; the JVM can be gone, and then its files are closed
             traceback.print_exc()
-        shutil.rmtree(self.parts, ignore_errors=True)  # the disk can be full, and the child can be dead
+        remove_parts(self.parts)  # the disk can be full, and the child can be dead
 
     def _begun_stages(self) -> Iterator[tuple[int, int, int]]:
         """Yield the id, the complete tasks and the tasks of each stage that has begun; Spark skips a stage if its shuffle exists."""

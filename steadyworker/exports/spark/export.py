@@ -11,9 +11,8 @@ This module does not import Spark.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from steadyworker.exports.sources import arrow
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.handle import SessionNames
 from steadyworker.exports.spark.pace import note
+from steadyworker.exports.spark.parts import ALL, PartsFolder, opened, parts_folder, rows_of
 from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
@@ -42,7 +42,6 @@ from steadyworker.exports.spark.protocol import (
     ExportProgress,
     ExportStarted,
     from_event,
-    parts_of,
 )
 from steadyworker.exports.stage import drop_incomplete
 from steadyworker.exports.tables import CommonTable, FileSource, Table, check_table_name, source_of
@@ -151,19 +150,22 @@ class _SparkRun:
         self._services, self._clock = output.services, output.clock
         self._started = ExportStarted("", ())
         self._percent = 0.0
+        self._job = ""
+        self._folder: PartsFolder | None = None
 
     def write(self) -> Manifest:
         """Write `stage.data`, durably, and return its manifest."""
         began, stage = self._clock.monotonic(), self._output.stage
         arrow("SparkExport")
         drop_incomplete(self._output.target, self._services.uid, stage.fence)
-        parts = stage.path / "parts"
-        done, versions = self._sorted(parts)
-        spark = self._clock.monotonic()
-        columns = [name for name, _ in self._started.columns]
-        with self._output.writing(columns, keys=[*map(columns.index, self._started.sorted_by)]) as made:
-            self._join(made, done.parts)
-        shutil.rmtree(parts, ignore_errors=True)
+        try:
+            done, versions = self._sorted(stage.path / "parts")
+            spark = self._clock.monotonic()
+            columns = [name for name, _ in self._started.columns]
+            with self._output.writing(columns, keys=[*map(columns.index, self._started.sorted_by)]) as made:
+                self._join(made, done.parts)
+        finally:
+            self._drop()
         ended = self._clock.monotonic()
         return self._output.manifest(
             self._export.text,
@@ -184,11 +186,12 @@ class _SparkRun:
         request = msgspec.to_builtins(plan)
         with closing(self._services.call(SERVICE, request)) as events:  # type: ignore[type-var]
             for event in events:
+                self._job, self._folder = event["job"], self._folder or parts_folder(event["parts_folder"])
                 match from_event(event):
                     case ExportStarted() as started:
                         self._started = started
                         names.began(started.where, started.snapshots)
-                        _drop(parts, started.job, event.get("submissions", 1))
+                        self._drop(before=event["submissions"])
                         output.check([name for name, _ in started.columns])  # raises before the query runs
                     case ExportProgress() as moved:
                         # Spark plans one stage after another, so its number of tasks grows, and a percentage would go down.
@@ -204,11 +207,18 @@ class _SparkRun:
             raise ExportError("Expected the result of Spark's job, got none: the next run repeats the export.")
         return last, versions_
 
+    def _drop(self, before: int = ALL) -> None:
+        """Remove the parts of earlier tries, because this try needs the space; or, at the end of the run, all of its parts."""
+        if self._folder is not None:
+            self._folder.drop(self._job, before)
+
     def _join(self, made: FileWriting | FilesWriting, parts: Sequence[str]) -> None:
         """Write the rows of the parts."""
-        expected, began = sum(map(_rows, parts)), self._clock.monotonic()
+        folder = self._folder
+        assert folder is not None, "an event has named it"
+        expected, began = sum(rows_of(folder, part) for part in parts), self._clock.monotonic()
         for part in parts:
-            for batch in _batches(part):
+            for batch in _batches(folder, part):
                 made.add([batch])
                 percent = _SORTED + (100 - _SORTED) * made.rows / max(1, expected)
                 self._services.progress(percent, 100, note(made.rows, expected, self._clock.monotonic() - began))
@@ -226,36 +236,11 @@ def _checked(name: str, table: CommonTable | Table) -> FileSource | Jdbc | Table
     return table if isinstance(table, Table | Jdbc) else source_of(name, table)
 
 
-@contextmanager
-def _part(path: str) -> Iterator[Any]:
-    """Open a part; raise ExportError if it cannot be read."""
-    import pyarrow.parquet as pq  # `arrow()` has checked that it is installed
-
-    try:
-        with pq.ParquetFile(path) as source:
-            yield source
-    except (OSError, arrow().ArrowException) as error:
-        raise ExportError(
-            f"Expected Spark's part {path}, got {error}: see what changes files there; the next run repeats the export."
-        ) from error
-
-
-def _rows(path: str) -> int:
-    with _part(path) as source:
-        return int(source.metadata.num_rows)
-
-
-def _batches(path: str) -> Iterator[Any]:
+def _batches(folder: PartsFolder, part: str) -> Iterator[Any]:
     """Yield the rows of a part, in batches of limited size; a part without rows has one empty batch with its types."""
-    with _part(path) as source:
+    with opened(folder, part) as source:
         if not source.metadata.num_rows:
             yield arrow().RecordBatch.from_pylist([], source.schema_arrow)
         groups = [source.metadata.row_group(number) for number in range(source.metadata.num_row_groups)]
         width = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
         yield from source.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, width))))
-
-
-def _drop(parts: Path, job: str, submission: int) -> None:
-    """Remove the parts of earlier tries, because this try needs the space; they remain if a host has died."""
-    for earlier in range(1, submission):
-        shutil.rmtree(parts_of(parts, job, earlier), ignore_errors=True)

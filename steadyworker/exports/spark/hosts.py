@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from steadyworker.exports.spark.protocol import (
     ExportDone,
     ExportFailed,
     ExportPlan,
+    JobEvent,
     PingHost,
     RunExport,
     as_event,
@@ -85,7 +85,7 @@ class Call:
     ends_by: float | None = None
 
     @property
-    def parts(self) -> Path:
+    def parts(self) -> str:
         """The folder of the submission that runs."""
         return parts_of(self.plan.parts, self.job, self.submissions)
 
@@ -100,13 +100,17 @@ class Call:
         # A database can take as long as `statement_timeout` before its first row.
         silent = [table.statement_timeout for table in self.plan.tables.values() if isinstance(table, Jdbc)]
         plan = msgspec.structs.replace(
-            self.plan, parts=str(self.parts), session=names.pop(), earlier=(*self.plan.earlier, *names)
+            self.plan, parts=self.parts, session=names.pop(), earlier=(*self.plan.earlier, *names)
         )
         return RunExport(self.job, plan, max(stuck_after, *silent, 0.0), self.submissions - 1)
 
     def end(self, event: ExportDone | ExportFailed, versions: Mapping[str, str] | None = None) -> None:
         """Emit the last event."""
-        self.emit(as_event(event, submissions=self.submissions, versions=dict(versions or {})))
+        self.report(event, versions=dict(versions or {}))
+
+    def report(self, event: JobEvent, **more: Any) -> None:
+        """Emit an event, with the number of submissions and the folder of their parts."""
+        self.emit(as_event(event, submissions=self.submissions, parts_folder=self.plan.parts, **more))
 
     def fail(self, kind: str, text: str) -> None:
         """Emit a failure as the last event."""

@@ -43,7 +43,13 @@ OPTIONS: tuple[Option, ...] = (
         "spark_master",
         NAME,
         "local[*,4]",
-        "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); unless it is local[…], the executors must share the exports' file system.",
+        "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); unless it is local[…], the executors must share the exports' file system, or spark_stage.",
+    ),
+    Option(
+        "spark_stage",
+        NAME,
+        "",
+        "A folder for Spark's sorted parts that the executors and the worker process share: s3a://bucket/tmp, or a path; by default, beside each export.",
     ),
     Option(
         "spark_conf",
@@ -77,6 +83,7 @@ def _settings(given: ServiceSettings) -> SparkSettings:
     return SparkSettings(
         folder=given.folder,
         master=values["spark_master"],
+        stage=values["spark_stage"],
         conf=dict(values["spark_conf"]),
         stuck_after=values["spark_stuck_after"],
     )

@@ -90,7 +90,7 @@ class HostProcess:
         else:
             properties = self.folder / PROPERTIES
             properties.touch(mode=0o600)
-            properties.write_text(settings.properties(self.folder), encoding="utf-8")
+            properties.write_text(settings.properties(self.folder, environ), encoding="utf-8")
         with (self.folder / "log").open("ab") as log:  # in append mode, so that `bound_log` can cut it
             return subprocess.Popen(
                 command("steadyworker.exports.spark.host", *arguments),

@@ -19,7 +19,6 @@ The child gets the same events (`as_event`): each event is a mapping with its `t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,7 +37,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         query: SQL with named parameter markers, or the `module:function` that builds the result (`build`).
         sums: The columns that the child sums; the host only checks their types, as of those in `by`.
         nested: True if the file can have nested and binary values.
-        parts: The folder for the parts, which must not exist.
+        parts: The folder for the parts, a path or an `s3a://` URL, which must not exist.
+        stage: True if the parts are in the folder of the setting `spark_stage`.
         session: The name (a UUID) of the run's session, by which a later run can end the session (`handle.py`).
         earlier: The names of earlier runs' sessions; Spark ends these sessions first.
         snapshots: The snapshots in which the job's first run has begun to read its tables (`catalogs.py`).
@@ -53,6 +53,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     by: tuple[str, ...] = ()
     nested: bool = False
     parts: str
+    stage: bool = False
     session: str = ""
     earlier: tuple[str, ...] = ()
     snapshots: dict[str, str] = {}
@@ -206,9 +207,9 @@ def decode_message(line: bytes) -> Message:
     return _MESSAGES.decode(line)
 
 
-def parts_of(folder: str | Path, job: str, submission: int) -> Path:
+def parts_of(folder: str, job: str, submission: int) -> str:
     """Return the folder of one submission's parts."""
-    return Path(folder, f"{job}-{submission}")
+    return f"{folder}/{job}-{submission}"
 
 
 def as_event(event: JobEvent, **more: Any) -> dict[str, Any]:

@@ -11,10 +11,8 @@ This is safe, because the child reads the parts only after Spark's job has succe
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -30,11 +28,11 @@ from steadyworker.exports.spark.building import Built, from_traceback
 from steadyworker.exports.spark.catalogs import PinnedTables
 from steadyworker.exports.spark.databases import read_other_table
 from steadyworker.exports.spark.inputs import Inputs
+from steadyworker.exports.spark.parts import PartsFolder, parts_folder
 from steadyworker.exports.spark.postgres import read_table
 from steadyworker.exports.spark.protocol import ExportDone, ExportFailed, ExportStarted, JobEvent, RunExport
 from steadyworker.exports.spark.reading import read
 from steadyworker.exports.spark.result import in_order, keys_of
-from steadyworker.exports.spark.tasks import parts_in
 from steadyworker.exports.tables import FileSource, Table
 from steadyworker.text.plain_text import plain_text
 
@@ -109,28 +107,26 @@ def write(
     versions = versions | (databases.versions if databases else {})
     keyed = tuple(key.name for key in keys)
     emit(ExportStarted(run.job, columns, keyed, versions, dict(where), pinned.snapshots))
-    in_order(result, keys, len(plan.order_by)).write.options(**_PARTS).parquet(f"file://{plan.parts}")
-    parts = _shared(Path(plan.parts))
+    folder = parts_folder(plan.parts)
+    in_order(result, keys, len(plan.order_by)).write.options(**_PARTS).parquet(folder.url)
+    parts = _shared(folder)
     others = [f"{table.place} none" for table in plan.tables.values() if isinstance(table, Jdbc) and table.driver]
     snapshots = [databases.snapshot if databases else None, *others, *pinned.descriptions, *reads.snapshots()]
     return ExportDone(run.job, parts, "; ".join(dict.fromkeys(filter(None, snapshots))) or None)
 
 
-def _shared(folder: Path) -> tuple[str, ...]:
+def _shared(folder: PartsFolder) -> tuple[str, ...]:
     """
     Return the parts; Spark writes at least one part, even for a result without rows.
 
     Raises:
         ExportError: The executors have written the parts to folders of their own machines.
     """
-    with suppress(OSError):  # the folder is missing, or belongs to another user
-        # A network file system can list an old state of a folder, unless this machine has changed the folder.
-        tempfile.TemporaryFile(dir=folder).close()
-    parts = tuple(map(str, parts_in(folder))) if folder.is_dir() else ()
+    parts = folder.parts()
     if not parts:
         raise ExportError(
-            f"Expected Spark's rows in {folder}, got no file there: "
-            "export to a file system that Spark's executors share with the worker."
+            f"Expected Spark's rows in {folder.url}, got no file there: export to a file system that Spark's executors "
+            "share with the worker, or set spark_stage."
         )
     return parts
 

@@ -24,8 +24,9 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ import msgspec
 from steadyworker.clock import Clock, SystemClock
 from steadyworker.errors import ConfigError
 from steadyworker.exports.spark.hosts import Call, Emit, Limit, SparkHost
+from steadyworker.exports.spark.parts import reap_stage, runs_folder
 from steadyworker.exports.spark.process import HostProcess, reap_folders
 from steadyworker.exports.spark.protocol import (
     ExportDone,
@@ -45,7 +47,6 @@ from steadyworker.exports.spark.protocol import (
     JobEvent,
     Message,
     Stuck,
-    as_event,
 )
 from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.stage import remove_empty
@@ -92,13 +93,16 @@ class SparkService:
 
     def open(self, request: Mapping[str, Any], uid: str, fence: int, emit: Emit) -> SparkCall:
         """
-        Begin an export: `request` is a `protocol.ExportPlan`; each submission makes a folder inside its folder `parts`.
+        Begin an export: `request` is a `protocol.ExportPlan`; each submission makes a folder inside its folder `parts`, or inside `spark_stage`.
 
         The service's thread calls `emit` with each event of `protocol`, in order; `emit` must not block.
         """
         with self._opening:
             self._numbers += 1
-            call = Call(f"{uid}-{fence}-{self._numbers}", msgspec.convert(dict(request), ExportPlan), emit)
+            plan = msgspec.convert(dict(request), ExportPlan)
+            if stage := self._settings.stage:
+                plan = msgspec.structs.replace(plan, parts=runs_folder(stage, uid), stage=True)
+            call = Call(f"{uid}-{fence}-{self._numbers}", plan, emit)
             if self._closed:
                 call.fail(*_STOPPED)
                 return SparkCall(lambda: None)
@@ -115,10 +119,16 @@ class SparkService:
         if any(self._settings.hosts.glob("*/")):
             threading.Thread(target=self._reap, name="spark-reaper", daemon=True).start()
 
-    def purge(self, ended: object) -> None:
-        """Call `reap`; another service removes the stages of ended jobs."""
-        del ended
+    def purge(self, ended: Callable[[Sequence[str]], Iterable[str]]) -> None:
+        """
+        Call `reap`, and remove the parts of ended jobs in `spark_stage`; another service removes the stages beside targets.
+
+        Raises:
+            ExportError: The bucket of `spark_stage` refused a request or did not respond.
+        """
         self.reap()
+        if self._settings.stage:
+            reap_stage(self._settings.stage, ended)
 
     def stop(self, within: float) -> None:
         """End every call, then the hosts; kill the hosts after `within` seconds; it can be called twice."""
@@ -250,11 +260,11 @@ class SparkService:
         if isinstance(event, ExportStarted):  # if this host dies, the next one must read the same snapshots
             call.plan = msgspec.structs.replace(call.plan, snapshots=event.snapshots)
         if not isinstance(event, ExportDone | ExportFailed):
-            call.emit(as_event(event, submissions=call.submissions))
+            call.report(event)
             return
         del host.calls[call.job]
         if call.cancelled:  # Spark's last tasks have made the removed stage's folders again
-            remove_empty(call.parts)
+            remove_empty(Path(call.parts))
         if isinstance(event, ExportFailed) and call.stuck:
             self._again(call, "stuck", call.stuck)
         else:

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from steadyworker.errors import ConfigError, Finding
 from steadyworker.exports.spark.address import SCHEME, ConnectAddress
 from steadyworker.exports.spark.drivers import JARS, with_driver
 from steadyworker.exports.spark.java import Java, find_java
+from steadyworker.exports.spark.parts import checked_stage
 from steadyworker.exports.spark.protocol import Connect
 from steadyworker.findings import FindingTexts
 
@@ -73,7 +76,7 @@ _HIDDEN = (
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
     "SPARK_CONNECT_MODE_ENABLED",
-    "SPARK_CONF_DIR",  # its files would add settings
+    "SPARK_CONF_DIR",  # its files would add settings to a Spark of this machine alone
     "SPARK_LOCAL_DIRS",
     "SPARK_MASTER",
     "SPARK_REMOTE",
@@ -89,7 +92,9 @@ class SparkSettings:
     Args:
         folder: The folder for the hosts' folders and the last host's log; its disk needs room for the data of a sort.
         master: Spark's master, or a Spark Connect server (`sc://host:port/;token=…`).
-            Unless it is `local[…]`, executors and worker process must share the file system of each export.
+            Unless it is `local[…]`, executors and worker process must share the file system of each export, or `stage`.
+        stage: The folder for the sorted parts, which Spark writes and the child reads: `s3a://bucket/folder`, or a path of a shared file system.
+            By default, the parts are beside each export.
         conf: Settings of Spark, which replace SteadyWorker's defaults; SteadyWorker adds its own Java options.
         idle_stop: Seconds without a job after which a host ends.
         max_hosts: The largest number of hosts at the same time.
@@ -113,6 +118,7 @@ class SparkSettings:
 
     folder: Path
     master: str = field(default="local[*,4]", repr=False)  # can contain a token
+    stage: str = ""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # can contain keys
     idle_stop: float = 300.0
     max_hosts: int = 2
@@ -139,6 +145,7 @@ class SparkSettings:
             )
         if self.master.startswith(SCHEME):
             ConnectAddress.of(self.master)
+        object.__setattr__(self, "stage", checked_stage(self.stage))
 
     @property
     def server(self) -> ConnectAddress | None:
@@ -192,27 +199,36 @@ class SparkSettings:
             )
         return find_java(environ)
 
-    def properties(self, home: Path) -> str:
+    def properties(self, home: Path, environ: Mapping[str, str]) -> str:
         """
         Return Spark's properties for a host with this folder, as the text of a file.
 
         The properties are in a file, because other users can read a command line.
+        A later line replaces an earlier line with the same name.
+        For a cluster, its own `spark-defaults.conf` replaces SteadyWorker's defaults, and the user's settings replace both.
+
+        Raises:
+            OSError: The `spark-defaults.conf` cannot be read.
         """
+        theirs = "" if self.local else _cluster_defaults(environ)
         # SteadyWorker's options come last, because Java uses the later of two contrary options.
         # Without performance counters, because a JVM keeps them in /tmp, and leaves them there when it is killed.
         ours = f"-XX:+ExitOnOutOfMemoryError -XX:-UsePerfData -Djava.io.tmpdir={home / 'tmp'}"
-        options = f"{self.conf.get(_JAVA_OPTIONS, '')} {ours}"
-        conf = {
+        options = f"{self.conf.get(_JAVA_OPTIONS, _value(theirs, _JAVA_OPTIONS))} {ours}"
+        defaults = {
             **_DEFAULTS,
             **(_LOCAL if self.local else {}),
             "spark.sql.warehouse.dir": (home / "warehouse").as_uri(),
+        }
+        conf = {
             **self.conf,
-            **({JARS: jars} if (jars := with_driver(self.conf.get(JARS, ""))) else {}),
+            **({JARS: jars} if (jars := with_driver(self.conf.get(JARS, _value(theirs, JARS)))) else {}),
             "spark.master": self.master,
+            "spark.submit.deployMode": "client",
             "spark.local.dir": str(home / "local"),
             _JAVA_OPTIONS: options.strip(),
         }
-        return "".join(f"{key}={_escaped(value)}\n" for key, value in conf.items())
+        return f"{_lines(defaults)}{theirs}\n{_lines(conf)}"
 
     def connect(self) -> Connect | None:
         """Return the first command for a host with a Spark Connect server (address and settings), otherwise None."""
@@ -222,7 +238,11 @@ class SparkSettings:
         return Connect(self.master, {**ours, **self.conf}, self.server_within)
 
     def environment(self, environ: Mapping[str, str], home: Path, java: Java | None, python: str) -> dict[str, str]:
-        """Return the environment of a host, without variables that would change Spark's master, folders or settings."""
+        """
+        Return the environment of a host, without variables that would change Spark's master, folders or settings.
+
+        For a cluster, `SPARK_HOME` and `SPARK_CONF_DIR` stay, because they name the cluster's own Spark and settings.
+        """
         spec = importlib.util.find_spec("pyspark")
         spark = next(iter(spec.submodule_search_locations or ())) if spec else ""
         if java is None:
@@ -232,6 +252,7 @@ class SparkSettings:
                 "JAVA_HOME": str(java.home),
                 "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(home / PROPERTIES))} pyspark-shell",
             }
+        own = () if self.local or java is None else ("SPARK_HOME", "SPARK_CONF_DIR")
         return {key: value for key, value in environ.items() if key not in _HIDDEN} | {
             **engine,
             "SPARK_HOME": spark,
@@ -242,6 +263,7 @@ class SparkSettings:
             "PYTHONPATH": os.pathsep.join(_python_path()),  # so that the host finds the modules of `Build`
             "LC_ALL": "C.UTF-8",  # without a locale, as under systemd, Java cannot open a file with a non-ASCII name
             "TZ": "UTC",  # PySpark takes a parameter without a zone as local time
+            **{name: environ[name] for name in own if environ.get(name)},
         }
 
 
@@ -251,6 +273,25 @@ def _python_path() -> list[str]:
     zipped = Path(sysconfig.get_path("stdlib")).with_name("python{}{}.zip".format(*sys.version_info))
     entries = [Path(entry).absolute() for entry in sys.path]
     return [str(entry) for entry in entries if entry != zipped and not any(entry.is_relative_to(path) for path in own)]
+
+
+def _cluster_defaults(environ: Mapping[str, str]) -> str:
+    """Return the text of the `spark-defaults.conf` that Spark's own `spark-submit` would read, or an empty text without one."""
+    home = environ.get("SPARK_HOME")
+    folder = environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    with suppress(FileNotFoundError):
+        return Path(folder, "spark-defaults.conf").read_text(encoding="utf-8", errors="replace") if folder else ""
+    return ""
+
+
+def _value(properties: str, key: str) -> str:
+    """Return the last value of a key in a file of properties, or an empty text."""
+    found = re.findall(rf"^\s*{re.escape(key)}\s*[\s=:]\s*(.*?)\s*$", properties, re.MULTILINE)
+    return found[-1] if found else ""
+
+
+def _lines(conf: Mapping[str, str]) -> str:
+    return "".join(f"{key}={_escaped(value)}\n" for key, value in conf.items())
 
 
 def _escaped(value: str) -> str:

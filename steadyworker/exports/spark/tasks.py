@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,6 @@ from steadyworker.exports.spark.pace import Movement
 from steadyworker.system.procfs import tree_cpu
 
 _READ_EVERY = 5.0  # seconds between two reads of the processor time, and of the folder while tasks move
-_PART = re.compile(r"part-(\d+)-[^.]+.*")
 
 
 class Tasks:
@@ -25,7 +23,7 @@ class Tasks:
         total: The number of tasks known so far; it grows while Spark plans one stage after another.
 
     Args:
-        parts: The folder of the job's parts.
+        parts: The folder of the job's parts; in a bucket, their bytes are not counted, because each look would be a request.
         limit: Seconds without progress before which the job is never stuck.
         here: True if Spark computes in this process and its children, so that their processor time puts off the limit.
         waits: True if the time before Spark begins a task of the job does not count, because Spark can have other jobs.
@@ -75,12 +73,6 @@ class Tasks:
             f"nothing has moved for {still[0]:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
             f"complete{running}; the limit is {still[1]:.0f} s: spark_stuck_after, or five times the longest pause of this export so far"
         )
-
-
-def parts_in(folder: Path) -> list[Path]:
-    """Return the parts in the folder, in the order of the tasks that wrote them."""
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _PART.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
 
 
 def size_of(folder: Path) -> int:

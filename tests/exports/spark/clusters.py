@@ -139,14 +139,14 @@ class ConnectServer(Daemon):
 
 class Standalone:
     """
-    A master and a worker with two cores.
+    A master and its workers, each with two cores.
 
     Attributes:
-        elsewhere: A folder that the worker and its executors do not share with this process; None without the right to mount.
+        elsewhere: A folder that neither this process nor two workers share; None without the right to mount.
     """
 
-    def __init__(self, folder: Path) -> None:
-        port, self._web, worker_web = free_port(), free_port(), free_port()
+    def __init__(self, folder: Path, workers: int = 1) -> None:
+        port, self._web = free_port(), free_port()
         self.url = f"spark://127.0.0.1:{port}"
         launch = str(_HOME / "bin" / "spark-class")
         hidden = folder / "elsewhere"
@@ -171,28 +171,29 @@ class Standalone:
             ],
             self._web,
         )
-        self.worker = Daemon(
-            folder / "worker",
-            [
+        self.workers = []
+        for number in range(workers):
+            web, own = free_port(), folder / f"worker-{number}"
+            command = [
                 *(apart if mounts else ()),
                 *(launch, "org.apache.spark.deploy.worker.Worker", *here, "--cores", "2", "--memory", "1g"),
-                *("--work-dir", str(folder / "work"), "--webui-port", str(worker_web), self.url),
-            ],
-            worker_web,
-        )
+                *("--work-dir", str(own / "work"), "--webui-port", str(web), self.url),
+            ]
+            self.workers.append(Daemon(own, command, web))
 
     def start(self) -> None:
-        """Returns when the worker has registered."""
+        """Returns when the workers have registered."""
         self.master.start()
-        self.worker.start()
+        for worker in self.workers:
+            worker.start()
         deadline = time.monotonic() + _START_WITHIN
-        while not self.books()["aliveworkers"]:
-            assert time.monotonic() < deadline, "the worker did not register"
+        while self.books()["aliveworkers"] < len(self.workers):
+            assert time.monotonic() < deadline, "a worker did not register"
             time.sleep(0.05)
 
     def kill(self) -> None:
-        self.worker.kill()
-        self.master.kill()
+        for daemon in (*self.workers, self.master):
+            daemon.kill()
 
     def books(self) -> dict[str, Any]:
         """What the master says of itself."""
@@ -207,7 +208,7 @@ class Standalone:
     def executors(self, application: str = "app-") -> list[int]:
         """Return the processes that run tasks, of one application or of all."""
         found = []
-        for pid in session(self.worker.pid):
+        for pid in (pid for worker in self.workers for pid in session(worker.pid)):
             with suppress(OSError):  # it ends meanwhile
                 line = Path(f"/proc/{pid}/cmdline").read_bytes()
                 if b"CoarseGrainedExecutorBackend" in line and application.encode() in line:

@@ -60,7 +60,7 @@ def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pyte
     entries = environment["PYTHONPATH"].split(os.pathsep)
     assert entries[:2] == [str(Path.cwd()), str(tmp_path)]
     assert not any("site-packages" in entry for entry in entries)
-    assert "spark.jars=/own.jar" in settings.properties(tmp_path)
+    assert "spark.jars=/own.jar" in settings.properties(tmp_path, {})
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ def test_a_folder_that_the_executors_do_not_share_is_rejected_before_the_query_b
     if standalone.elsewhere is None:
         pytest.skip("needs the right to mount")
     services = LiveServices(on_cluster)
-    with pytest.raises(ExportRejected, match=rf"share with the worker process, got {standalone.elsewhere}/out/.*"):
+    refused = rf"share with the worker process, got {standalone.elsewhere}/out/.* set spark_stage to a folder that both"
+    with pytest.raises(ExportRejected, match=refused):
         SparkExport(BIG, tables={}, order_by=("id",)).write(services, standalone.elsewhere / "out" / "out.csv")
     assert "started" not in services.kinds(), "the query has not begun"
     assert not list((standalone.elsewhere / "out").rglob("*")), "nothing is left"

@@ -143,7 +143,7 @@ def test_properties_are_read_back_as_they_were(tmp_path: Path) -> None:
         folder=tmp_path,
         conf={"spark.x": " a\\b\n#c", "spark.driver.memory": "2g", "spark.driver.extraJavaOptions": java},
     )
-    text = settings.properties(tmp_path)
+    text = settings.properties(tmp_path, {})
     assert "spark.x=\\ a\\\\b\\n#c\n" in text
     assert "spark.driver.memory=2g\n" in text
     assert f"{java} -XX:+ExitOnOutOfMemoryError -XX:-UsePerfData " in text, "the last one counts"
