@@ -15,7 +15,7 @@ from steadyworker.exports.spark.query import first_line
 from steadyworker.text.redaction import redact
 
 _TRIES, _LONGEST_WAIT = 4, 2000  # tries, and milliseconds between two tries; Spark's own policy tries for ten minutes
-_NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+_NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RetriesExceeded")  # the last is a class of Spark 4.0's client
 _DETAILS = re.compile(r'details = "(.*)"')
 
 
@@ -98,7 +98,7 @@ class Server:
 
 def is_answer(error: Exception) -> bool:
     """Return whether this error is a response of the server; False means that there was no response."""
-    code = str(_code(error))
+    code = f"{type(error).__name__} {_code(error)}"
     return not any(name in code for name in _NO_ANSWER)
 
 

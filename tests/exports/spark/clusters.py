@@ -91,6 +91,8 @@ class Daemon:
 class ConnectServer(Daemon):
     """A Spark Connect server with two cores, which asks for a token."""
 
+    version = pyspark.__version__
+
     def __init__(self, folder: Path, home: Path = _HOME) -> None:
         port, self._web = free_port(), free_port()
         settings = {
@@ -145,10 +147,10 @@ class Standalone:
         elsewhere: A folder that the worker and its executors do not share with this process; None without the right to mount.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, home: Path = _HOME) -> None:
         port, self._web, worker_web = free_port(), free_port(), free_port()
         self.url = f"spark://127.0.0.1:{port}"
-        launch = str(_HOME / "bin" / "spark-class")
+        launch = str(home / "bin" / "spark-class")
         hidden = folder / "elsewhere"
         hidden.mkdir(parents=True)
         apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
@@ -170,6 +172,7 @@ class Standalone:
                 str(self._web),
             ],
             self._web,
+            home,
         )
         self.worker = Daemon(
             folder / "worker",
@@ -179,6 +182,7 @@ class Standalone:
                 *("--work-dir", str(folder / "work"), "--webui-port", str(worker_web), self.url),
             ],
             worker_web,
+            home,
         )
 
     def start(self) -> None:

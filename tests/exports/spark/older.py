@@ -24,7 +24,7 @@ from tests.brokers.install import MissingError, cache, lock
 from tests.brokers.maven import java_program
 from tests.exports.spark.archives import OPTIONS
 
-PYSPARK = {"4.0": "pyspark==4.0.2", "4.1": "pyspark==4.1.4"}
+PYSPARK = {"3.5": "pyspark==3.5.9", "4.0": "pyspark==4.0.2", "4.1": "pyspark==4.1.4"}
 LAKES = ("io.delta:delta-spark_4.1_2.13:4.4.0", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0")
 
 

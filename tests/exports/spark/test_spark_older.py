@@ -1,4 +1,4 @@
-"""What must hold on every version of Spark: on the newest, and on 4.1 and 4.0 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
+"""What must hold on every version of Spark: on the newest, and on 4.1, 4.0 and 3.5 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 OLDER = pytest.param("older", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark older")])
 OLDEST = pytest.param("oldest", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark oldest")])
-LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER, OLDEST]
-BUILDING = [pytest.param("sources", marks=pytest.mark.xdist_group("spark sources")), OLDER, OLDEST]
+LEGACY = pytest.param("legacy", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark legacy")])
+LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER, OLDEST, LEGACY]
+BUILDING = [pytest.param("sources", marks=pytest.mark.xdist_group("spark sources")), OLDER, OLDEST, LEGACY]
 """The services whose hosts find the users' modules."""
 
 AMOUNTS = [Decimal(f"{number}9999999999999999999.{'9' * 18}") for number in (9, 9, 9, 9, 9, 9, 9, 8)]
