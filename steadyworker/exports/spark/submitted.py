@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -61,6 +62,6 @@ def main() -> None:
     """Print the settings of the JVM of `spark-submit` as JSON."""
     from pyspark.java_gateway import launch_gateway  # only this short process has it
 
-    gateway = launch_gateway()  # with a port in the environment, it only connects
+    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call] # with a port in the environment, it only connects
     pairs = gateway.jvm.org.apache.spark.SparkConf().getAll()
     sys.stdout.write(msgspec.json.encode({pair._1(): pair._2() for pair in pairs}).decode())  # noqa: SLF001 - Scala's names

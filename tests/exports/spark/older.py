@@ -1,5 +1,5 @@
 """
-Spark 4.0 and 4.1 beside the newest one: environments of their own, and services whose hosts run in them.
+Spark 3.5, 4.0 and 4.1 beside the newest one: environments of their own, and services whose hosts run in them.
 
 One version alone hides what only another one does: a sum of too many digits once raised an error in 4.3, and hung in 4.1.
 The lane also has Delta's and Iceberg's jars for Spark 4.1, so that their tables are real.
