@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from steadyworker.errors import Interrupt
+from steadyworker.errors import ExportRejected, Interrupt
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -59,6 +60,17 @@ def client(
 
 def test_the_file_is_the_same(client: SparkService, payments: Path, tmp_path: Path) -> None:
     the_file_is_the_same(client, payments, tmp_path)
+
+
+def test_a_setting_that_the_server_refuses_is_named(client: SparkService, tmp_path: Path) -> None:
+    service = SparkService(replace(client._settings, folder=tmp_path, conf={"spark.driver.memory": "2g"}))
+    try:
+        with pytest.raises(
+            ExportRejected, match=r"got spark\.driver\.memory, which the Spark Connect server at .* refuses"
+        ):
+            SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "x.csv")
+    finally:
+        service.stop(10)
 
 
 @pytest.mark.parametrize("time_of", range(5))
