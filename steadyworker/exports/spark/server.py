@@ -69,9 +69,14 @@ class Server:
 
     def attach(self, session: str) -> SparkSession:
         """Return the session of this name, on its own channel; the server gets the name with the first call."""
+        from pyspark.sql.connect.client import reattach
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+        replies: Any = reattach.ExecutePlanResponseReattachableIterator
+        # In the clients of 4.0 and 4.1, the end of one session stops the threads of all sessions, or waits for them forever.
+        if hasattr(replies, "shutdown"):
+            replies.shutdown = lambda: None
         made: Any = ConnectSession.builder.remote(of_session(self._url, session)).create()
         made.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES, max_backoff=_LONGEST_WAIT)])
         return made  # type: ignore[no-any-return] # it has all methods of SparkSession that are used here
