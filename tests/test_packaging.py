@@ -95,7 +95,7 @@ def test_the_extras_ask_for_the_versions_that_were_tried() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert extras["exports"] == ["pyarrow>=20"]
     assert extras["xlsx"] == ["XlsxWriter>=3.3,<3.4", "pyarrow>=20"]
-    assert extras["spark"] == ["pyspark>=4.0", "pyarrow>=20"]
+    assert extras["spark"] == ["pyspark>=3.5", "pyarrow>=20"]
     assert extras["spark-connect"] == ["pyspark[connect]>=4.0", "pyarrow>=20"]
     assert extras["top"] == ["textual>=8"]
 

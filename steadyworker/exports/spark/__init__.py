@@ -17,6 +17,7 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `installed.py` | worker process | the entry point: Spark's options, and the start of the service |
 | `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
+| `submitted.py` | worker process | the settings that `spark-submit` has given, if it runs the worker |
 | `settings.py`, `java.py`, `drivers.py` | worker process | Spark's settings, suitable Java, the JDBC driver |
 | `address.py` | worker process, host | a Spark Connect server's address, and its form without secrets |
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyspark
+
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.text.plain_text import plain_text
 
@@ -118,4 +120,5 @@ def _foreign(file: str) -> bool:
     """Return whether a file of Python code is not the user's own."""
     path = Path(file)
     libraries = {"site-packages", "dist-packages", "pyspark.zip"} & {*path.parts}
-    return file.startswith("<") or bool(libraries) or path.parent.name == "importlib" or path == Path(__file__)
+    spark = path.is_relative_to(Path(pyspark.__file__).parent)
+    return file.startswith("<") or spark or bool(libraries) or path.parent.name == "importlib" or path == Path(__file__)

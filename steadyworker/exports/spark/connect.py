@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 from pyspark.sql import SparkSession
 
 from steadyworker.clock import Clock, SystemClock
+from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.inputs import of_text
 from steadyworker.exports.spark.parts import remove_parts
 from steadyworker.exports.spark.protocol import (
@@ -183,7 +184,15 @@ class _ConnectJob:
         tag = f"steadyworker-{self._name}"  # the server's web pages show it
         session.addTag(tag)
         for key, value in self._conf.items():
-            session.conf.set(key, value)
+            try:
+                session.conf.set(key, value)
+            except Exception as error:
+                if self._forgotten(error):
+                    raise
+                raise ExportRejected(
+                    f"Expected settings of a session in spark_conf, got {key}, which the Spark Connect server at {self._server} "
+                    f"refuses ({words(error)}): remove it from spark_conf, or set it where the server starts; then replay the job."
+                ) from error
         watcher = threading.Thread(target=self._watch, args=(session,), name=f"{self.id}-watch", daemon=True)
         watcher.start()
         try:

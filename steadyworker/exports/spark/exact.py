@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DataType, DecimalType, StringType, StructField, StructType
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.spark.result import WHOLE, column, leaves
+from steadyworker.exports.spark.result import WHOLE, column, leaves, quoted
 
 _EXPONENT = r"^[+-]?\d*\.?(\d*?)0*[eE]([+-]?\d{1,3})$"
 _SHOWN = 100  # characters of a value that an error repeats
@@ -84,14 +84,16 @@ def _checked(field: StructField, place: str) -> Column:
             ),
         )
     )
-    return F.coalesce(_of_text(value, kind), F.when(value.isNotNull(), error)).alias(field.name)
+    return F.coalesce(_of_text(field.name, kind), F.when(value.isNotNull(), error)).alias(field.name)
 
 
-def _of_text(value: Column, kind: DecimalType) -> Column:
+def _of_text(name: str, kind: DecimalType) -> Column:
     """Return the text's number, with or without an exponent; NULL if it is not a number, or has too many digits."""
-    after = F.length(F.regexp_extract(value, _EXPONENT, 1)) - F.regexp_extract(value, _EXPONENT, 2).try_cast("int")
+    value = column(name)
+    exponent = F.regexp_extract(value, _EXPONENT, 2)
+    after = F.length(F.regexp_extract(value, _EXPONENT, 1)) - F.when(exponent != "", exponent.cast("int"))
     fits = value.rlike(rf"^[+-]?\d*(\.\d{{0,{kind.scale}}}0*)?$") | (after <= kind.scale)
-    return F.when(fits, value.try_cast(kind))
+    return F.when(fits, F.expr(f"try_cast({quoted(name)} AS {kind.simpleString()})"))  # a function only from Spark 4.0
 
 
 def _type_name(kind: DataType) -> str:

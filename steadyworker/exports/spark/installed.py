@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,8 @@ from steadyworker.config.options import NAME, SECONDS, Kind, Option
 from steadyworker.config.services import ServiceSettings
 from steadyworker.errors import Finding
 from steadyworker.exports.spark.service import SparkService
-from steadyworker.exports.spark.settings import SparkSettings
+from steadyworker.exports.spark.settings import LOCAL, SparkSettings
+from steadyworker.exports.spark.submitted import with_submitted
 
 _PAIR = re.compile(r"[A-Za-z_][\w.-]*\s*=")
 
@@ -42,7 +44,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "spark_master",
         NAME,
-        "local[*,4]",
+        LOCAL,
         "Spark's master for heavy exports, or a Spark Connect server (sc://host:15002); unless it is local[…], the executors must share the exports' file system, or spark_stage.",
     ),
     Option(
@@ -80,10 +82,11 @@ def open_service(settings: ServiceSettings) -> SparkService:
 
 def _settings(given: ServiceSettings) -> SparkSettings:
     values = given.values
-    return SparkSettings(
+    settings = SparkSettings(
         folder=given.folder,
         master=values["spark_master"],
         stage=values["spark_stage"],
         conf=dict(values["spark_conf"]),
         stuck_after=values["spark_stuck_after"],
     )
+    return with_submitted(settings, os.environ)

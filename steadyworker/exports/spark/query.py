@@ -37,6 +37,8 @@ from steadyworker.exports.tables import FileSource, Table
 from steadyworker.text.plain_text import plain_text
 
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: P0001)?")  # the message of `raise_error`
+# Spark 3.5 has it before the error of the task.
+_ABORTED = re.compile(r"\S+: Job aborted due to stage failure: .*? \(TID \d+\) \(.*?\): (?:[\w.$]+: )?")
 _SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, and a decimal never shows an exponent
@@ -57,6 +59,8 @@ WRITE = {
     "maxRecordsPerFile": "0",
 }
 """The options of every write."""
+
+_HEADER = "CSV header"  # the begin of Spark's message; Spark 3.5 has it in its first line
 
 # Without dictionaries, Spark uses less processor time, and the parts are as small, because snappy compresses repetitions too.
 _PARTS = {**WRITE, "compression": "snappy", "parquet.enable.dictionary": "false"}
@@ -156,10 +160,12 @@ def first_line(error: Exception) -> str:
     if python := from_traceback(text):
         return python
     lines = [stripped for part in text.splitlines() if (stripped := part.strip())]
-    header = _header(error) if lines and "FAILED_READ_FILE" in lines[0] else ""
     if lines and "FAILED_JDBC" in lines[0]:
         *_, reason = (lines[0], *(str(cause.getMessage()) for cause in _causes(error)))
         return f"{lines[0]}: {' '.join(reason.split())}"
+    if lines and (aborted := _ABORTED.match(lines[0])):
+        lines[0] = lines[0][aborted.end() :]
+    header = _header(error) if lines and ("FAILED_READ_FILE" in lines[0] or _HEADER in lines[0]) else ""
     raised = _RAISED.fullmatch(lines[0]) if lines else None
     return header or (raised[1] if raised else lines[0] if lines else type(error).__name__)
 
@@ -168,7 +174,7 @@ def _header(error: Exception) -> str:
     """Return the message about a CSV file's header from the causes of an error, or an empty text."""
     for cause in _causes(error):
         text = str(cause.getMessage())
-        if text.startswith("CSV header"):
+        if text.startswith(_HEADER):
             return (
                 " ".join(text.split())
                 + ': give each file the same columns in the same order, or set your own names for all files with schema= and options={"enforceSchema": "true"}.'

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DoubleType, StructType
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.spark.exact import exact, holds
-from steadyworker.exports.spark.result import VARIABLE
+from steadyworker.exports.spark.result import VARIABLE, quoted
 from steadyworker.exports.tables import FileSource
 
 _CSV = {
@@ -58,6 +58,11 @@ def read(session: SparkSession, source: FileSource) -> DataFrame:
             options = {"prefersDecimal": "true", "mode": "FAILFAST", **source.options}
         case _:
             options = source.options
+    if source.format == "json" and session.version < "4":
+        raise ExportRejected(
+            f"Expected Spark 4.0 or newer for the JSON Lines in {source.path}, got {session.version}, which rounds their decimals "
+            "to binary floats, also those that a schema declares: install a newer Spark, or write Parquet or CSV."
+        )
     if source.schema:
         found = _declared(session, source, source.schema, options, path)
     elif source.format == "json":
@@ -108,7 +113,7 @@ def _nanoseconds(path: Path) -> dict[str, str]:
 
 
 def _micros(name: str, kind: str) -> str:
-    value = "`" + name.replace("`", "``") + "`"
+    value = quoted(name)
     shown = "'" + re.sub(r"[^\w .-]", "?", name) + "'"
     error = f"""raise_error(concat('Expected timestamps in microseconds in column ', {shown}, ', got ', {value}, ' nanoseconds since 1970: round them where the file is written.'))"""
     return f"CASE WHEN {value} % 1000 = 0 THEN CAST(timestamp_micros({value} DIV 1000) AS {kind}) WHEN {value} IS NOT NULL THEN {error} END"
@@ -157,8 +162,15 @@ def _csv(session: SparkSession, source: FileSource, path: str) -> DataFrame:
 def _check_utf8(session: SparkSession, source: FileSource, path: str) -> None:
     """Raise ExportRejected for bytes that are not UTF-8; Spark's text reader passes them on unchanged."""
     lines = session.read.format("text").options(**source.options).load(path)
-    if lines.where(~F.is_valid_utf8(lines[lines.columns[0]])).limit(1).count():
+    if lines.where(~_is_valid(lines[lines.columns[0]])).limit(1).count():
         raise ExportRejected(
             f"Expected CSV in UTF-8 in {source.path}, got other bytes: "
             'declare the encoding, Files(path, options={"encoding": "windows-1252"}).'
         )
+
+
+def _is_valid(text: Column) -> Column:
+    if hasattr(F, "is_valid_utf8"):
+        return F.is_valid_utf8(text)
+    read = text.cast("binary")  # Spark 3.5 decodes other bytes to U+FFFD
+    return F.encode(F.decode(read, "UTF-8"), "UTF-8") == read

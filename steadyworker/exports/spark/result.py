@@ -36,7 +36,12 @@ _GROUPED = _SORTED - {"float", "double", "decimal"}
 
 def column(name: str) -> Column:
     """Return the column of exactly this name, which can contain dots."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """Return a column's name in SQL."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def keys_of(schema: StructType, plan: ExportPlan) -> list[Key]:

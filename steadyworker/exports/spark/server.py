@@ -15,7 +15,7 @@ from steadyworker.exports.spark.query import first_line
 from steadyworker.text.redaction import redact
 
 _TRIES, _LONGEST_WAIT = 4, 2000  # tries, and milliseconds between two tries; Spark's own policy tries for ten minutes
-_NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+_NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RetriesExceeded")  # the last is a class of Spark 4.0's client
 _DETAILS = re.compile(r'details = "(.*)"')
 
 
@@ -69,9 +69,14 @@ class Server:
 
     def attach(self, session: str) -> SparkSession:
         """Return the session of this name, on its own channel; the server gets the name with the first call."""
+        from pyspark.sql.connect.client import reattach
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+        replies: Any = reattach.ExecutePlanResponseReattachableIterator
+        # In the clients of 4.0 and 4.1, the end of one session stops the threads of all sessions, or waits for them forever.
+        if hasattr(replies, "shutdown"):
+            replies.shutdown = lambda: None
         made: Any = ConnectSession.builder.remote(of_session(self._url, session)).create()
         made.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES, max_backoff=_LONGEST_WAIT)])
         return made  # type: ignore[no-any-return] # it has all methods of SparkSession that are used here
@@ -98,7 +103,7 @@ class Server:
 
 def is_answer(error: Exception) -> bool:
     """Return whether this error is a response of the server; False means that there was no response."""
-    code = str(_code(error))
+    code = f"{type(error).__name__} {_code(error)}"
     return not any(name in code for name in _NO_ANSWER)
 
 

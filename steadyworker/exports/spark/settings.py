@@ -54,6 +54,8 @@ _DEFAULTS = {
     "spark.sql.files.openCostInBytes": "0",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # as Spark 4.0; Spark 3.5 refuses days before 1582
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     "spark.shuffle.sort.bypassMergeThreshold": "20",
     "spark.log.level": "WARN",
 }
@@ -65,11 +67,16 @@ PROPERTIES = "spark.properties"
 """The file in a host's folder for `SparkSettings.properties`."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_OURS = {
+OURS = {
     "spark.master": "set `master` instead",
     "spark.local.dir": "put the state directory on another disk instead, because the files of a killed host must be removed",
     "spark.submit.deployMode": "the driver runs in the Spark host",
 }
+"""The settings that a user must not set, and why."""
+
+LOCAL = "local[*,4]"
+"""The default of `SparkSettings.master`."""
+
 _HIDDEN = (
     "GRPC_TRACE",  # this setting would write tokens into the log
     "GRPC_VERBOSITY",
@@ -117,7 +124,7 @@ class SparkSettings:
     """
 
     folder: Path
-    master: str = field(default="local[*,4]", repr=False)  # can contain a token
+    master: str = field(default=LOCAL, repr=False)  # can contain a token
     stage: str = ""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # can contain keys
     idle_stop: float = 300.0
@@ -129,8 +136,8 @@ class SparkSettings:
 
     def __post_init__(self) -> None:
         for key, value in self.conf.items():
-            if not isinstance(key, str) or not key.startswith("spark.") or key in _OURS:
-                why = _OURS.get(key, "Spark's settings begin with `spark.`")
+            if not isinstance(key, str) or not key.startswith("spark.") or key in OURS:
+                why = OURS.get(key, "Spark's settings begin with `spark.`")
                 raise ConfigError(f"Expected a Spark setting that may be set, got {key!r}: {why}.", id="spark.setting")
             if not isinstance(value, str):
                 raise ConfigError(
@@ -245,6 +252,8 @@ class SparkSettings:
         """
         spec = importlib.util.find_spec("pyspark")
         spark = next(iter(spec.submodule_search_locations or ())) if spec else ""
+        if not Path(spark, "bin").is_dir():  # not pip's pyspark, but that of a Spark installation
+            spark = environ.get("SPARK_HOME", spark)
         if java is None:
             engine = {"SPARK_CONNECT_MODE_ENABLED": "1"}
         else:

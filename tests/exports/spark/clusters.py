@@ -91,6 +91,8 @@ class Daemon:
 class ConnectServer(Daemon):
     """A Spark Connect server with two cores, which asks for a token."""
 
+    version = pyspark.__version__
+
     def __init__(self, folder: Path, home: Path = _HOME) -> None:
         port, self._web = free_port(), free_port()
         settings = {
@@ -145,10 +147,10 @@ class Standalone:
         elsewhere: A folder that neither this process nor two workers share; None without the right to mount.
     """
 
-    def __init__(self, folder: Path, workers: int = 1) -> None:
+    def __init__(self, folder: Path, home: Path = _HOME, *, workers: int = 1) -> None:
         port, self._web = free_port(), free_port()
         self.url = f"spark://127.0.0.1:{port}"
-        launch = str(_HOME / "bin" / "spark-class")
+        launch = str(home / "bin" / "spark-class")
         hidden = folder / "elsewhere"
         hidden.mkdir(parents=True)
         apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
@@ -170,6 +172,7 @@ class Standalone:
                 str(self._web),
             ],
             self._web,
+            home,
         )
         self.workers = []
         for number in range(workers):
@@ -179,7 +182,7 @@ class Standalone:
                 *(launch, "org.apache.spark.deploy.worker.Worker", *here, "--cores", "2", "--memory", "1g"),
                 *("--work-dir", str(own / "work"), "--webui-port", str(web), self.url),
             ]
-            self.workers.append(Daemon(own, command, web))
+            self.workers.append(Daemon(own, command, web, home))
 
     def start(self) -> None:
         """Returns when the workers have registered."""

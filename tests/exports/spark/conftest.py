@@ -22,7 +22,7 @@ from tests.exports.spark.sparkkit import SMALL_TASKS, Made, payments_folder
 
 __all__ = ["archive"]
 
-SHARED = ("older", "oldest", "shaky", "sources", "warm")
+SHARED = ("legacy", "older", "oldest", "shaky", "sources", "warm")
 """Fixtures with a Spark host; the tests that ask for the same one run in one process, so that it is started once."""
 
 
@@ -84,6 +84,14 @@ def older(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[Sp
 def oldest(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[SparkService]:
     """A warm service with Spark 4.0."""
     service = SparkService(older_settings("4.0")(folder=tmp_path_factory.mktemp("oldest"), conf=SMALL_TASKS))
+    yield service
+    service.stop(10)
+
+
+@pytest.fixture(scope="session")
+def legacy(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[SparkService]:
+    """A warm service with Spark 3.5."""
+    service = SparkService(older_settings("3.5")(folder=tmp_path_factory.mktemp("legacy"), conf=SMALL_TASKS))
     yield service
     service.stop(10)
 

@@ -1,5 +1,5 @@
 """
-Spark 4.0 and 4.1 beside the newest one: environments of their own, and services whose hosts run in them.
+Spark 3.5, 4.0 and 4.1 beside the newest one: environments of their own, and services whose hosts run in them.
 
 One version alone hides what only another one does: a sum of too many digits once raised an error in 4.3, and hung in 4.1.
 The lane also has Delta's and Iceberg's jars for Spark 4.1, so that their tables are real.
@@ -20,7 +20,7 @@ from tests.brokers.install import MissingError, by_pip
 from tests.brokers.maven import java_program
 from tests.exports.spark.archives import OPTIONS
 
-PYSPARK = {"4.0": "pyspark==4.0.2", "4.1": "pyspark==4.1.4"}
+PYSPARK = {"3.5": "pyspark==3.5.9", "4.0": "pyspark==4.0.2", "4.1": "pyspark==4.1.4"}
 LAKES = ("io.delta:delta-spark_4.1_2.13:4.4.0", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0")
 
 

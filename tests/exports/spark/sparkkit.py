@@ -30,6 +30,16 @@ SMALL_TASKS = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64k",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "64k",
 }
+CLUSTER = {
+    **SMALL_TASKS,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.cores.max": "1",  # of two: another application runs beside it
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+}
+"""The settings of an application at a standalone master."""
+
 Made = Callable[..., SparkService]
 Event = Mapping[str, Any]
 BIG = "SELECT sum(hash(id)) AS id FROM range(0, 200000000000, 1, 20000)"

@@ -23,7 +23,7 @@ from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.orphan import orphan
-from tests.exports.spark.sparkkit import BIG, ORDER, QUERY, SMALL_TASKS, LiveServices, session
+from tests.exports.spark.sparkkit import BIG, CLUSTER, ORDER, QUERY, SMALL_TASKS, LiveServices, session
 from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this file's `warm`
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
 )
@@ -34,15 +34,6 @@ from tests.exports.spark.test_spark_older import (
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
-
-CLUSTER = {
-    **SMALL_TASKS,
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.executor.memory": "512m",
-    "spark.cores.max": "1",  # of two: another application runs beside it
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
-}
 
 
 @pytest.fixture(scope="module")

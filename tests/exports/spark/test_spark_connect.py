@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.errors import ExportError
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
@@ -276,5 +276,7 @@ def test_a_token_is_nowhere_to_be_read(
 
 def test_a_setting_that_the_server_refuses_is_named(connected: Made, tmp_path: Path) -> None:
     service = connected(conf={"spark.sql.warehouse.dir": "/nowhere"})
-    with pytest.raises(ExportError, match=r"spark\.sql\.warehouse\.dir"):
+    with pytest.raises(
+        ExportRejected, match=r"settings of a session in spark_conf, got spark\.sql\.warehouse\.dir, which .*refuses"
+    ):
         SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "x.csv")

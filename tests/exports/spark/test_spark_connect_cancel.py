@@ -16,14 +16,12 @@ from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import ConnectServer
-from tests.exports.spark.older import older_settings, older_spark
-from tests.exports.spark.sparkkit import BIG, ORDER, QUERY, SMALL_TASKS, LiveServices
+from tests.exports.spark.sparkkit import BIG, SMALL_TASKS, LiveServices
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(400),
     pytest.mark.xdist_group("spark servers"),
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning"),
 ]
 
 
@@ -46,6 +44,7 @@ class Books:
         return [job["jobId"] for job in self._begun() if not statuses or job["status"] in statuses]
 
     def _begun(self) -> list[dict[str, Any]]:
+        jobs = self._server.books("jobs")  # before the queries, so that the query of each job is known
         probes = {
             job
             for query in self._server.books("sql")
@@ -53,7 +52,6 @@ class Books:
             for state in ("runningJobIds", "successJobIds", "failedJobIds")
             for job in query[state]
         }
-        jobs = self._server.books("jobs")
         return [job for job in jobs if int(job["jobId"]) > self._jobs and job["jobId"] not in probes]
 
     def tasks(self) -> bool:
@@ -130,37 +128,3 @@ def test_a_cancelled_export_leaves_no_job_at_the_server(
     assert not connect_server.running()
     assert set(books.jobs()) == set(books.jobs("FAILED", "SUCCEEDED"))
     assert not (tmp_path / "out.csv").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["4.0", "4.1"])
-def test_client_and_server_of_an_older_spark_export_and_cancel(
-    version: str, payments: Path, tmp_path: Path, eventually: Eventually
-) -> None:
-    server = ConnectServer(tmp_path / "server", older_spark(version) / "pyspark")
-    server.start()
-    service = SparkService(older_settings(version)(folder=tmp_path / "spark", master=server.url, conf=SMALL_TASKS))
-    try:
-        export = SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER)
-        made = export.write(LiveServices(service), tmp_path / "out.csv", totals={"amount": "sum"})
-        assert (made.rows, made.versions["pyspark"][:4]) == (60_000, f"{version}.")
-        host = service._hosts[0]
-        now = threading.Event()
-
-        def check() -> None:
-            if now.is_set():
-                raise Interrupt("cancelled")
-
-        def cancel() -> None:
-            now.set()
-            services.wake()
-
-        services, books = LiveServices(service, uid="uid-2", on_check=check), Books(server)
-        with when(books.tasks, cancel), pytest.raises(Interrupt):
-            SparkExport(BIG, tables={}, order_by=("id",)).write(services, tmp_path / "big.csv")
-        eventually(lambda: not host.calls, within=60)
-        eventually(lambda: not server.running(), within=60)
-        assert service._hosts == [host], "it was not killed for it"
-    finally:
-        service.stop(10)
-        server.kill()

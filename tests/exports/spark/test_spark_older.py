@@ -1,11 +1,12 @@
-"""What must hold on every version of Spark: on the newest, and on 4.1 and 4.0 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
+"""What must hold on every version of Spark: on the newest, and on 4.1, 4.0 and 3.5 in `make test-all`; Delta and Iceberg tables on 4.1 only."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,20 @@ from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.tables import Files
-from tests.exports.spark.sparkkit import ORDER, QUERY, LiveServices, java_of, lines
+from tests.exports.spark.clusters import Standalone
+from tests.exports.spark.older import older_settings, older_spark
+from tests.exports.spark.sparkkit import CLUSTER, ORDER, QUERY, LiveServices, java_of, lines
+from tests.exports.spark.test_spark_export import (
+    test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes as the_file_is_the_same,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 OLDER = pytest.param("older", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark older")])
 OLDEST = pytest.param("oldest", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark oldest")])
-LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER, OLDEST]
-BUILDING = [pytest.param("sources", marks=pytest.mark.xdist_group("spark sources")), OLDER, OLDEST]
+LEGACY = pytest.param("legacy", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark legacy")])
+LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER, OLDEST, LEGACY]
+BUILDING = [pytest.param("sources", marks=pytest.mark.xdist_group("spark sources")), OLDER, OLDEST, LEGACY]
 """The services whose hosts find the users' modules."""
 
 AMOUNTS = [Decimal(f"{number}9999999999999999999.{'9' * 18}") for number in (9, 9, 9, 9, 9, 9, 9, 8)]
@@ -253,3 +260,51 @@ def test_a_column_can_be_sorted_in_descending_order(lane: SparkService, tmp_path
         SparkExport("SELECT 1 AS id", tables={}, order_by=("nothing DESC",)).write(
             LiveServices(lane), tmp_path / "no.csv"
         )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Standalone]:
+    """A master and a worker of Spark 3.5."""
+    made = Standalone(tmp_path / "cluster", older_spark("3.5") / "pyspark")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark legacy")
+def test_spark_35_makes_the_same_file_here_and_on_a_cluster(
+    legacy: SparkService, cluster: Standalone, payments: Path, tmp_path: Path
+) -> None:
+    service = SparkService(older_settings("3.5")(folder=tmp_path / "spark", master=cluster.url, conf=CLUSTER))
+    try:
+        for lane in (legacy, service):
+            (folder := tmp_path / lane._settings.master[:5]).mkdir()
+            the_file_is_the_same(lane, payments, folder)
+        assert len(cluster.applications()) == 1
+    finally:
+        service.stop(20)
+
+
+@pytest.mark.xdist_group("spark legacy")
+@pytest.mark.slow
+def test_what_spark_35_would_change_is_refused_or_read_exactly(legacy: SparkService, tmp_path: Path) -> None:
+    """JSON Lines with a schema and without, bytes that are no UTF-8, decimals of CSV, and days before 1582."""
+    (tmp_path / "t.jsonl").write_text('{"id":1,"amount":12345678901234567.890}\n')
+    for schema in (None, "id BIGINT, amount DECIMAL(38,3)"):
+        with pytest.raises(ExportRejected, match=r"Expected Spark 4\.0 or newer for the JSON Lines .*, got 3\.5\."):
+            lines(legacy, Files(tmp_path / "t.jsonl", schema=schema), tmp_path / "json.csv")
+    (tmp_path / "latin.csv").write_bytes("id,name\n1,Müller\n".encode("windows-1252"))
+    with pytest.raises(ExportRejected, match=r"Expected CSV in UTF-8"):
+        lines(legacy, Files(tmp_path / "latin.csv"), tmp_path / "latin-out.csv")
+    (tmp_path / "t.csv").write_text("id,amount,name\n1,12345678901234567.890,Müller\n2,1.5e2,\ufffd\n")
+    read = Files(tmp_path / "t.csv", schema="id BIGINT, amount DECIMAL(38,3), name STRING")
+    expected = ["id,amount,name", "1,12345678901234567.890,Müller", "2,150.000,\ufffd"]
+    assert lines(legacy, read, tmp_path / "out.csv") == expected
+    (tmp_path / "t.csv").write_text("id,amount,name\n1,0.0001,x\n")
+    with pytest.raises(ExportError, match=r"\(job\): Expected DECIMAL\(38,3\) in column 'amount' of .*, got 0\.0001: "):
+        lines(legacy, read, tmp_path / "digits.csv")
+    pq.write_table(pa.table({"id": [1], "day": [date(1066, 10, 14)]}), tmp_path / "t.parquet")
+    assert lines(legacy, Files(tmp_path / "t.parquet"), tmp_path / "days.csv") == ["id,day", "1,1066-10-14"]

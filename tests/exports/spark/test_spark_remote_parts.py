@@ -153,6 +153,7 @@ def test_silence_is_distinguished_from_an_answer() -> None:
     assert not is_answer(Grpc("", "StatusCode.UNAVAILABLE"))
     assert not is_answer(Grpc("", "StatusCode.DEADLINE_EXCEEDED"))
     assert not is_answer(RuntimeError(text))
+    assert not is_answer(type("RetriesExceeded", (Exception,), {})("the client of Spark 4.0 raises it without a code"))
     assert is_answer(Grpc("", "StatusCode.INTERNAL"))
     assert is_answer(RuntimeError("no code at all"))
     assert words(RuntimeError(text)) == "no token=***"
