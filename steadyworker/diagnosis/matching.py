@@ -39,8 +39,8 @@ _ID_HINTS = ("explain=", "explain:", 'explain":', '"kind": "flag"', '"kind":"fla
 _MOST_OF_ONE = 100
 """The largest number of matches of one pattern in one record."""
 
-_SPECIFIC, _WORDS = 14, 3
-"""The smallest number of characters and of words of a hint that is specific: other software also writes "heartbeat timeout"."""
+_SPECIFIC, _WORDS = 18, 3
+"""The smallest number of characters and of words of a hint that is specific: other software also writes "cannot be cast to"."""
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]{2,}")
 """A word of a hint, also within a name such as "ConnectionWrongStateError"."""

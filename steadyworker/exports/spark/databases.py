@@ -131,7 +131,7 @@ def _ranges(
             f"Expected a column of whole numbers as partition_by of table {name!r}, got {by!r}, "
             f"{kind.simpleString() if kind else 'no column of it'}: choose another."
         )
-    quoted = session._jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options["url"]).quoteIdentifier(by)  # type: ignore[union-attr]  # noqa: SLF001 - py4j has no public way
+    quoted = f"`{by}`" if options["url"].startswith("jdbc:mysql:") else f'"{by}"'  # as Spark quotes it in the ranges
     count = "0" if source.partitions else "count(*)"
     bounds = f"(SELECT min({quoted}) low, max({quoted}) high, {count} many FROM {source.relation}) bounds"  # noqa: S608 - the user's own SQL
     assert source.driver is not None

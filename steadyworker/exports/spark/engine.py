@@ -24,6 +24,7 @@ from typing import Any
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
+from steadyworker.clock import SystemClock
 from steadyworker.exports.postgres import Databases
 from steadyworker.exports.spark.inputs import of_plan
 from steadyworker.exports.spark.parts import remove_parts
@@ -238,9 +239,10 @@ class _EngineJob:
         Spark removes the files of the sort, but a killed task leaves them open, and then they need disk space until Java collects garbage.
         """
         try:
-            until = time.monotonic() + _ENDS
+            clock = SystemClock()
+            until = clock.monotonic() + _ENDS
             while (stages := [*self._stages()]) and any(info.numActiveTasks for info in stages):
-                if time.monotonic() > until:
+                if clock.monotonic() > until:
                     break
                 time.sleep(_POLL)
             if stages and not self._where:

@@ -196,7 +196,7 @@ class _SparkRun:
                     case ExportProgress() as moved:
                         # Spark plans one stage after another, so its number of tasks grows, and a percentage would go down.
                         self._percent = max(self._percent, _SORTED * moved.done / max(1, moved.total))
-                        self._services.progress(self._percent, 100, _SORTS)
+                        self._services.progress(round(self._percent, 1), 100, _SORTS)
                     case ExportFailed(kind=kind, text=text):
                         output.stage.remove()
                         failure = ExportRejected if kind == "rejected" else ExportError
@@ -221,7 +221,9 @@ class _SparkRun:
             for batch in _batches(folder, part):
                 made.add([batch])
                 percent = _SORTED + (100 - _SORTED) * made.rows / max(1, expected)
-                self._services.progress(percent, 100, note(made.rows, expected, self._clock.monotonic() - began))
+                self._services.progress(
+                    round(percent, 1), 100, note(made.rows, expected, self._clock.monotonic() - began)
+                )
                 self._services.check()
         if made.rows != expected:
             raise ExportError(

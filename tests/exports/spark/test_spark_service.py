@@ -143,7 +143,7 @@ for run in commands():
     )
     services = LiveServices(service)
     assert export(services, tmp_path / "out.csv").rows == 200_000
-    assert services.beats == [(1, 1), (65_536, 200_000), (131_072, 200_000), (196_608, 200_000), (200_000, 200_000)]
+    assert services.beats == [(60, 100), (73.1, 100), (86.2, 100), (99.3, 100), (100, 100)]
 
 
 @pytest.mark.parametrize("change", ["unlink()", "write_bytes(b'PAR1')", "rename(parts[1])"])
