@@ -55,8 +55,9 @@ def test_an_export_runs_at_the_master_of_spark_submit(
 
 def program(submit: WorkerProcess) -> psutil.Process:
     """The Python process of `spark-submit`; it would survive a SIGTERM to `spark-submit`."""
+    children = psutil.Process(submit.pid).children()
     (found,) = (
-        child for child in psutil.Process(submit.pid).children() if "run_worker.py" in " ".join(child.cmdline())
+        child for child in children if child.status() != "zombie" and "run_worker.py" in " ".join(child.cmdline())
     )
     return found
 
