@@ -48,7 +48,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]{2,}")
 _TEXTS = frozenset({"text", "what"})
 """The groups that match whole sentences."""
 
-_CAUSES = frozenset({"tls", "network", "linux"})
+CAUSES = frozenset({"tls", "network", "linux"})
 """The families of entries with causes that stand behind a client's "cannot connect"; their `vague` entries are none."""
 
 NEAR_HINT = 4096
@@ -162,7 +162,7 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 def _in_order(matches: Iterable[Match]) -> list[Match]:
     in_order = sorted(matches, key=lambda match: (match.line, match.entry.id))
-    if any(match.entry.family in _CAUSES and not match.entry.vague for match in in_order):
+    if any(match.entry.family in CAUSES and not match.entry.vague for match in in_order):
         in_order = [match for match in in_order if not match.entry.vague]
     return [match for match in in_order if not match.entry.general] or in_order
 

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from steadyworker.diagnosis.catalogue import Entry
+from steadyworker.diagnosis.matching import CAUSES
 from steadyworker.diagnosis.records import Record
 
 NEAR = 30.0
@@ -135,16 +136,18 @@ class LogFinding:
         return self.root.probable and self.first.probable and self.last.probable
 
     @property
-    def place(self) -> tuple[bool, bool, bool, float, int]:
+    def place(self) -> tuple[bool, bool, bool, bool, float, int]:
         """
         The finding's place in a report.
 
         Errors stand before warnings; a vague error, which only reports a lost connection, stands among the warnings.
-        Among each of them, exact findings stand first, and probable ones last; equals are in the order of their times.
+        Among each of them, exact findings stand first, and probable ones last.
+        Among unclear ones, what the network reported stands before what a client made of it; equals are in the order of their times.
         """
         lesser = self.entry.severity != "error" or self.entry.vague
         unclear = self.entry.general or self.entry.vague
-        return lesser, self.probable, unclear, self.first.time or 0.0, self.first.line
+        made = unclear and self.entry.family not in CAUSES
+        return lesser, self.probable, unclear, made, self.first.time or 0.0, self.first.line
 
 
 class Timelines:
