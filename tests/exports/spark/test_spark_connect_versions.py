@@ -34,7 +34,7 @@ SERVERS = [
     pytest.param(version, marks=pytest.mark.xdist_group(f"spark connect {version}")) for version in ("4.0", "4.1")
 ]
 ENDS_WITHIN = 5.0
-"""Seconds from a cancel until the server no longer runs a job of the export."""
+"""Seconds from a cancel until the server no longer runs a job of the export, on an idle machine; the test allows five times as long."""
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -94,7 +94,7 @@ def test_a_cancel_ends_the_job_at_the_server(
         SparkExport(BIG, tables={}, order_by=("id",)).write(services, tmp_path / "big.csv")
     (host,) = client._hosts
     eventually(lambda: not host.calls and not server.running())
-    assert time.monotonic() - cancelled[0] < ENDS_WITHIN
+    assert time.monotonic() - cancelled[0] < 5 * ENDS_WITHIN
     assert client._hosts == [host], "it was not killed for it"
     assert set(books.jobs()) == set(books.jobs("FAILED", "SUCCEEDED"))
 
