@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tests.brokers.install import mariadb_program
 from tests.brokers.maven import java_program
-from tests.brokers.process import BrokerError, Guard, Served, Server, free_ports
+from tests.brokers.process import BrokerError, Guard, Served, Server, free_ports, listens
 
 USER = "reader"
 DRIVERS = ("org.mariadb.jdbc:mariadb-java-client:3.5.6", "com.mysql:mysql-connector-j:9.5.0")
@@ -66,14 +65,9 @@ USE shop;
         command = [str(program), *options, f"--port={self.port}", "--bind-address=127.0.0.1"]
         command += [f"--socket={folder / 'socket'}", f"--init-file={statements}"]
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
-        self._server = Server(self._guard, command, environment, log=self.log, ready=self._listens)
+        self._server = Server(self._guard, command, environment, log=self.log, ready=partial(listens, self.port))
 
     def close(self) -> None:
         """End it, with its data."""
         self._server.kill()
         self._guard.close()
-
-    def _listens(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-            return True
-        return False

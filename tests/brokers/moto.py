@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tests.brokers.address import Address
 from tests.brokers.install import by_pip
-from tests.brokers.process import Guard, Served, Server, free_ports
+from tests.brokers.process import Guard, Served, Server, free_ports, listens
 
 
 def moto_program() -> Path:
@@ -29,7 +28,7 @@ class Moto(Served):
         (self.port,) = free_ports(1)
         command = [sys.executable, "-m", "moto.server", "--host=127.0.0.1", f"--port={self.port}"]
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONPATH": str(folder)}
-        self._server = Server(self._guard, command, environment, log=self.log, ready=self._listens)
+        self._server = Server(self._guard, command, environment, log=self.log, ready=partial(listens, self.port))
 
     @property
     def address(self) -> Address:
@@ -40,8 +39,3 @@ class Moto(Served):
         """End it, with its objects."""
         self._server.kill()
         self._guard.close()
-
-    def _listens(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-            return True
-        return False

@@ -201,6 +201,13 @@ class Server:
         return family(self.pid) if self.running else []
 
 
+def listens(port: int) -> bool:
+    """Return whether something accepts connections at this port of this machine."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
 class Served:
     """What a test does to a broker of one server: each call acts on its process and all that this has started."""
 

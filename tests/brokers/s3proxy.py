@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tests.brokers.address import Address
 from tests.brokers.maven import java, java_program
-from tests.brokers.process import Guard, Served, Server, free_ports
+from tests.brokers.process import Guard, Served, Server, free_ports, listens
 
 VERSION = "4.1.0"
 ARTIFACT = f"org.gaul:s3proxy:{VERSION}:jar-with-dependencies"
@@ -46,7 +45,9 @@ class S3Proxy(Served):
         small = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
         command = [str(java()), *small, "-cp", f"{program / 'lib'}/*", "org.gaul.s3proxy.Main", "--properties"]
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
-        self._server = Server(self._guard, [*command, str(settings)], environment, log=self.log, ready=self._listens)
+        self._server = Server(
+            self._guard, [*command, str(settings)], environment, log=self.log, ready=partial(listens, self.port)
+        )
 
     @property
     def address(self) -> Address:
@@ -56,8 +57,3 @@ class S3Proxy(Served):
     def close(self) -> None:
         """End it, with its objects."""
         self._guard.close()
-
-    def _listens(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-            return True
-        return False

@@ -143,7 +143,7 @@ for run in commands():
     )
     services = LiveServices(service)
     assert export(services, tmp_path / "out.csv").rows == 200_000
-    assert services.beats == [(60, 100), (73.1, 100), (86.2, 100), (99.3, 100), (100, 100)]
+    assert services.beats == [(80, 100), (86.6, 100), (93.1, 100), (99.7, 100), (100, 100)]
 
 
 @pytest.mark.parametrize("change", ["unlink()", "write_bytes(b'PAR1')", "rename(parts[1])"])
