@@ -14,6 +14,7 @@ Without a part, all of them but `20M` are measured; each takes less than six min
 | `parts` | Spark's sorted CSV part files, which are not one file |
 | `coalesce` | Spark's `coalesce(1)`, which is one file |
 | `before` | `SparkExport` of the last revision whose parts were text |
+| `S3` | `SparkExport` into a bucket of S3Proxy, a server of S3's requests on the same cores |
 | `DuckDB`, `Polars`, `pandas` | one file by another engine, in an environment of its own |
 
 Only ours hashes, counts, sums and publishes the file.
@@ -30,13 +31,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import boto3
 import psycopg
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -49,6 +51,7 @@ from tests.benchmarks.revisions import REPOSITORY, environment, unpack
 from tests.brokers.guard import family
 from tests.brokers.install import MissingError, jdbc_drivers
 from tests.brokers.postgres import Cluster
+from tests.brokers.s3proxy import REGION, USER, S3Proxy
 from tests.drills.contestants import peers_python
 
 HERE = Path(__file__).parent
@@ -65,6 +68,9 @@ AIMS: Mapping[str, Mapping[int, float]] = {
     "before": {0: 0.75},
 }
 """The largest ratio of the seconds, from so many rows on."""
+
+S3_AIM = 1.15
+"""The largest ratio of the seconds into a bucket to those of a local file, from 5 million rows on."""
 
 PYTHON_AIM = 450.0
 WARM_UP = 1_000_000
@@ -108,8 +114,9 @@ class Program:
         assert self._process.stdout is not None
         to = self._folder / f"run-{next(self._numbers)}"
         to.mkdir()
+        target = str(command.pop("to", to / "out.csv")).format(run=to.name)
         before = tree_cpu(self._process.pid)
-        self._process.stdin.write(json.dumps({"to": str(to / "out.csv")} | command) + "\n")
+        self._process.stdin.write(json.dumps({"to": target} | command) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
@@ -146,6 +153,22 @@ def exporting(folder: Path, tree: Path = REPOSITORY) -> Iterator[Program]:
 
 
 @contextmanager
+def bucket() -> Iterator[None]:
+    """A bucket for this process and those that it starts, by the SDK's own variables."""
+    with closing(S3Proxy()) as server:
+        server.start()
+        url = f"http://127.0.0.1:{server.port}"
+        os.environ |= {
+            "AWS_ACCESS_KEY_ID": USER,
+            "AWS_SECRET_ACCESS_KEY": server.password,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ENDPOINT_URL_S3": url,
+        }
+        boto3.client("s3").create_bucket(Bucket="bench")
+        yield
+
+
+@contextmanager
 def bare(folder: Path) -> Iterator[Program]:
     """Spark without us, with our settings."""
     settings = SparkSettings(folder=folder)
@@ -164,20 +187,23 @@ def large(rows: int, contenders: Sequence[str]) -> None:
     """Measure and print what becomes of many rows."""
     with tempfile.TemporaryDirectory() as place, ExitStack() as opened:
         root = Path(place)
+        if "S3" in contenders:
+            opened.enter_context(bucket())
         spark = opened.enter_context(bare(root / "bare"))
         ours = opened.enter_context(exporting(root / "ours"))
         lakes = root / "warm-up", root / "lake"
         for lake, number in zip(lakes, (min(rows, WARM_UP), rows), strict=True):
             spark.do(action="make", rows=number, to=str(lake))
-        ways: dict[str, Callable[[Path], Cost]] = {"ours": partial(exported, ours)}
-        for name in contenders:
-            if name in {"parts", "coalesce"}:
-                ways[name] = partial(by_spark, spark, name)
-            elif name == "before":
-                earlier = exporting(root / "before", unpack(BEFORE, root / "tree"))
-                ways[name] = partial(exported, opened.enter_context(earlier))
-            else:
-                ways[name] = partial(by_engine, name, root / "other.csv")
+        known: dict[str, Callable[[Path], Cost]] = {
+            "ours": partial(exported, ours),
+            "S3": partial(exported, ours, to="s3://bench/{run}/out.csv"),
+            **{name: partial(by_spark, spark, name) for name in ("parts", "coalesce")},
+            **{name: partial(by_engine, name, root / "other.csv") for name in ENGINES},
+        }
+        if "before" in contenders:
+            earlier = exporting(root / "before", unpack(BEFORE, root / "tree"))
+            known["before"] = partial(exported, opened.enter_context(earlier))
+        ways = {name: known[name] for name in ("ours", *contenders)}
         for way in ways.values():
             way(lakes[0])
         found: dict[str, list[Cost]] = {name: [] for name in ways}
@@ -193,6 +219,9 @@ def large(rows: int, contenders: Sequence[str]) -> None:
         table.add_row(name, f"{cost.seconds:.1f}", f"{cost.cpu:.1f}", *beside)
     Console(width=110).print(table)
     memory = ", ".join(f"{name} {peak:,.0f} MB" for name, peak in peaks.items())
+    if "S3" in medians:
+        ratio = medians["S3"].seconds / medians["ours"].seconds
+        print(f"Into the bucket: {ratio:.2f} × the seconds of the file; {verdict(f'≤ {S3_AIM} ×', ratio <= S3_AIM)}")
     print(f"The peak of ours: {memory}; {verdict(f'export ≤ {PYTHON_AIM:.0f} MB', peaks['export'] <= PYTHON_AIM)}\n")
 
 
@@ -208,9 +237,9 @@ def verdict(text: str, met: bool) -> str:
     return f"{text}: {'met' if met else 'missed'}"
 
 
-def exported(program: Program, lake: Path) -> Cost:
+def exported(program: Program, lake: Path, **more: str) -> Cost:
     """Export all rows of a lake."""
-    return program.do(query="SELECT * FROM lake", tables={"lake": str(lake)}, totals={"amount": "sum"})
+    return program.do(query="SELECT * FROM lake", tables={"lake": str(lake)}, totals={"amount": "sum"}, **more)
 
 
 def by_spark(program: Program, action: str, lake: Path) -> Cost:
@@ -315,7 +344,7 @@ def main(part: str, *contenders: str) -> None:
     if part in {"small", "tables"}:
         (small if part == "small" else tables)()
         return
-    known = {*AIMS, *ENGINES}
+    known = {*AIMS, *ENGINES, "S3"}
     if not part.rstrip("M").isdecimal() or not known.issuperset(contenders):
         sys.exit(
             f"Expected small, tables or a number of rows such as 3M, with contenders out of {', '.join(sorted(known))}, "

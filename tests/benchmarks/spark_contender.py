@@ -95,8 +95,8 @@ def export(folder: Path) -> tuple[Callable[[Command], object], Callable[[], obje
     def run(asked: Command) -> None:
         tables = {name: Jdbc(**given) if isinstance(given, dict) else given for name, given in asked["tables"].items()}
         made = SparkExport(asked["query"], tables=tables, order_by=asked.get("order_by", ORDER))
-        to = Path(asked["to"])
-        made.write(Alone(service, to.parent.name), to, totals=asked.get("totals", {}))
+        to = asked["to"]
+        made.write(Alone(service, Path(to).parent.name), to, totals=asked.get("totals", {}))
 
     return run, lambda: service.stop(10)
 
