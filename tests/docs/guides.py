@@ -28,6 +28,7 @@ START = {"README.md": "SteadyWorker"}
 GUIDES = {
     "deploy/README.md": "Running it: systemd, Kubernetes, ledgers",
     "examples/README.md": "Recipes: sending, exports, testing",
+    "examples/lake/README.md": "From a lake to one object in a bucket",
     "examples/recipes/README.md": "Recipes for exports",
     "examples/programs/README.md": "Any program as a job",
     "adapters/steadyworker_rabbitmq/README.md": "RabbitMQ",

@@ -31,6 +31,7 @@ RABBITMQ = Page("adapters/steadyworker_rabbitmq/README.md")
 STOMP = Page("adapters/steadyworker_stomp/README.md")
 ROCKETMQ = Page("adapters/steadyworker_rocketmq/README.md")
 DEPLOY = Page("deploy/README.md")
+LAKE = Page("examples/lake/README.md")
 PAGES = [
     README,
     RABBITMQ,
@@ -40,6 +41,7 @@ PAGES = [
     Page("adapters/steadyworker_sqlite/README.md"),
     Page("examples/README.md"),
     Page("examples/cron/README.md"),
+    LAKE,
     Page("examples/programs/README.md"),
     Page("examples/recipes/README.md"),
     Page("examples/diagnosis/README.md"),
@@ -48,7 +50,7 @@ PAGES = [
     Page("tests/drills/README.md"),
     Page("CONTRIBUTING.md"),
 ]
-EMBEDDED = [page for page in PAGES if page not in (RABBITMQ, STOMP, ROCKETMQ) and page.commands()]
+EMBEDDED = [page for page in PAGES if page not in (RABBITMQ, STOMP, ROCKETMQ, LAKE) and page.commands()]
 ON_RABBITMQ = "RabbitMQ in five steps"
 ELSEWHERE = ("Containers", "Kubernetes")  # tests/deploy/test_pages.py types what is under these
 ON_SYSTEMD = "systemd"  # tests/deploy/test_under_systemd.py types what is under it, on a machine that has systemd
