@@ -231,7 +231,7 @@ def test_an_export_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: 
 
 def test_an_export_that_cannot_resume_is_written_in_large_chunks(tmp_path: Path) -> None:
     services = FakeServices(tmp_path / "l")
-    RowExport([(number,) for number in range(12_000)], columns=("n",), save_rows=2_000).write(
+    RowExport([(number,) for number in range(40_000)], columns=("n",), save_rows=2_000).write(
         services, tmp_path / "n.csv"
     )
-    assert [done for done in services.beats if done] == [4_000, 8_000, 12_000, 12_000]
+    assert [done for done in services.beats if done] == [16_384, 32_768, 40_000, 40_000]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,8 @@ def test_interrupted_and_resumed_again_and_again(tmp_path: Path, name: str) -> N
     assert stages(ExportTarget.of(out), "uid-1") == []  # what earlier runs left unfinished is gone too
 
 
-def test_an_interrupt_saves_the_very_row(tmp_path: Path) -> None:
+def test_an_interrupt_saves_the_very_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steadyworker.exports.sources._MANY_ROWS", 4_000)
     services = interrupted(tmp_path, at=4_000, save_rows=10**9, save_seconds=10**9)
     assert [position.rows for position in services.positions()] == [4_000]
     source = Payments()
@@ -342,6 +343,15 @@ def test_parquet_starts_from_its_first_row(tmp_path: Path) -> None:
     table = pq.read_table(out)
     assert [tuple(row.values()) for row in table.to_pylist()] == [payment(number) for number in range(10_000)]
     assert verify(out) == manifest
+
+
+def test_a_moment_without_a_zone_among_moments_in_parquet_is_refused(tmp_path: Path) -> None:
+    """pyarrow would take it for a moment in UTC."""
+    rows = [(datetime(2024, 1, 1, tzinfo=UTC),), (datetime(2024, 1, 1),)]  # noqa: DTZ001
+    with pytest.raises(
+        ExportRejected, match=r"Column 'at': expected values of type timestamp\[us, tz=UTC\], but .*naive"
+    ):
+        RowExport(rows, columns=("at",)).write(FakeServices(tmp_path / "ledger"), tmp_path / "at.parquet")
 
 
 def test_a_slow_source_is_read_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

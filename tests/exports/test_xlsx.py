@@ -335,6 +335,7 @@ def test_an_export_that_fails_leaves_no_open_and_no_temporary_file(
 ) -> None:
     """The temporary files are in the stage, not in the system's folder, and their space is free at once."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr("steadyworker.exports.sources._MANY_ROWS", 4_000)
     seen: list[Path] = []
 
     def rows() -> Iterator[tuple[int, str]]:
