@@ -378,21 +378,14 @@ def _of_one(kind: type, values: Sequence[Any]) -> Any:
     if kind in _ALIASES:
         return pa.array(values, _ALIASES[kind])
     if kind is int:
-        return _integers(values)
+        with suppress(OverflowError):
+            return pa.array(values, pa.int64())
+        return None
     if kind is Decimal:
         return _decimals(values)
     if kind is UUID:
         return pa.array([None if value is None else str(value) for value in values], pa.string())
     return _moments(values) if kind is datetime else _times(values)
-
-
-def _integers(values: Sequence[Any]) -> Any:
-    """Return integers as an array; None for larger ones."""
-    pa = arrow()
-    try:
-        return pa.array(values, pa.int64())
-    except OverflowError:
-        return None
 
 
 def _times(values: Sequence[Any]) -> Any:

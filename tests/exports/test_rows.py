@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -23,18 +21,11 @@ from steadyworker.exports.formats import Csv, JsonLines
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.parquet import Parquet
 from steadyworker.exports.rows import RowExport
-from steadyworker.exports.stage import ExportTarget, stages
+from steadyworker.exports.stage import STAGES, ExportTarget, stages
 from steadyworker.exports.totals import Totals
 from steadyworker.exports.verifying import verify
 from steadyworker.exports.xlsx import Xlsx
-from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, payment
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-def undisturbed(tmp_path: Path, name: str = "payments.csv") -> Manifest:
-    out = tmp_path / "undisturbed" / name
-    return Payments().export().write(FakeServices(tmp_path / "other ledger"), out, totals=TOTALS, by=BY)
+from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, killed, payment, undisturbed
 
 
 def interrupted(tmp_path: Path, at: int, **options: Any) -> FakeServices:
@@ -53,13 +44,8 @@ def interrupted(tmp_path: Path, at: int, **options: Any) -> FakeServices:
 def test_killed_at_the_third_position_it_goes_on_at_that_row(tmp_path: Path) -> None:
     """A real process, a real SIGKILL; the file is byte for byte that of an undisturbed run."""
     out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
-    killed = subprocess.run(
-        [sys.executable, "-m", "tests.exports.killed", str(out), str(ledger), "position-3"],
-        cwd=REPOSITORY,
-        check=False,
-        timeout=60,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    assert killed(out, ledger, "position-3").returncode == -signal.SIGKILL
+    assert [path.name for path in out.parent.iterdir()] == [STAGES]
     source = Payments()
     manifest = source.export().write(FakeServices(ledger, fence=2), out, totals=TOTALS, by=BY)
     assert source.starts == [6_000]
@@ -170,33 +156,26 @@ def test_earlier_bytes_that_are_not_what_was_saved_are_not_used(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments"),
+    ("name", "options", "arguments"),
     [
-        ({"columns": ("a", *COLUMNS[1:])}, {}),
-        ({"parameters": {"merchant": "m-2"}}, {}),
-        ({}, {"format": Csv(delimiter=";")}),
-        ({}, {"totals": {}}),
+        ("payments.csv", {"columns": ("a", *COLUMNS[1:])}, {}),
+        ("payments.csv", {"parameters": {"merchant": "m-2"}}, {}),
+        ("payments.csv", {}, {"format": Csv(delimiter=";")}),
+        ("payments.csv", {}, {"totals": {}}),
+        ("others.csv", {}, {}),
     ],
 )
 def test_a_request_that_changed_starts_from_the_first_row(
-    tmp_path: Path, options: dict[str, Any], arguments: dict[str, Any]
+    tmp_path: Path, name: str, options: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     interrupted(tmp_path, at=3_000)
     source = Payments()
     export = RowExport(source, **{"columns": COLUMNS, "description": "payments", **options})
     export.write(
         FakeServices(tmp_path / "ledger", fence=2),
-        tmp_path / "out" / "payments.csv",
+        tmp_path / "out" / name,
         **{"totals": TOTALS, "by": BY, **arguments},
     )
-    assert source.starts == [0]
-
-
-def test_another_files_position_is_not_used(tmp_path: Path) -> None:
-    interrupted(tmp_path, at=3_000)
-    source = Payments()
-    out = tmp_path / "out" / "others.csv"
-    source.export().write(FakeServices(tmp_path / "ledger", fence=2), out, totals=TOTALS, by=BY)
     assert source.starts == [0]
 
 

@@ -245,13 +245,6 @@ def test_several_files_have_the_bytes_of_row_export(tmp_path: Path) -> None:
     assert verify(tmp_path / "out") == made
 
 
-def test_a_column_of_the_partition_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExportRejected, match="partition_by to name columns"):
-        DuckDBExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(
-            FakeServices(tmp_path / "ledger"), tmp_path / "out", format=Csv(), partition_by=("day",)
-        )
-
-
 def test_the_manifest_has_the_version_of_duckdb(tmp_path: Path) -> None:
     made = export(tmp_path, "SELECT 1 AS id")
     assert made.versions["duckdb"] == version("duckdb")
