@@ -307,17 +307,17 @@ def plain_type(kind: Any) -> Any:
 
 def check_text(name: str, column: Any) -> None:
     """
-    Check that the text in an Arrow column is UTF-8; Arrow and Spark do not check it when they read Parquet.
+    Check that the text in an Arrow column is UTF-8, which Arrow and Spark do not check when they read Parquet, and that decimals fit.
 
     Raises:
-        ExportRejected: The column has other bytes.
+        ExportRejected: The column has other bytes, or a decimal of more digits than its type, as DuckDB's HUGEINT can have.
     """
     try:
         column.validate(full=True)
     except arrow().ArrowInvalid as error:
         raise ExportRejected(
-            f"Column {name!r}: expected text in UTF-8, got other bytes ({error}): "
-            "convert it in the query, for example to base64, or with Spark's make_valid_utf8."
+            f"Column {name!r}: expected text in UTF-8 and decimals that fit their type, got another value ({error}): "
+            "convert it in the query, for example bytes to base64 or with Spark's make_valid_utf8, and a number to text."
         ) from error
 
 

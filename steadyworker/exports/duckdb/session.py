@@ -26,7 +26,7 @@ _PARAMETER = re.compile(
 _NESTED = frozenset({"list", "array", "struct", "map"})
 _UNSORTED = _NESTED | {"blob"}  # no tie-breakers, for Spark as for DuckDB
 # Their Arrow forms lose a part of the value, or no format can write them.
-_REFUSED = frozenset({"time with time zone", "interval", "bit", "bignum", "variant", "union", "geometry"})
+_REFUSED = frozenset({"time with time zone", "interval", "bit", "bignum", "uhugeint", "variant", "union", "geometry"})
 
 
 def duckdb() -> Any:
@@ -110,8 +110,7 @@ class SortedQuery:
         keys = sort_keys(order_by, self.columns, others)
         self._check(keys)
         self.keys = [self.columns.index(key.name) for key in keys]
-        columns, order = ", ".join(map(self._column, self.columns)), ", ".join(map(self._ordered, keys))
-        self._sql = f"SELECT {columns} FROM (\n{body}\n) ORDER BY {order}"  # noqa: S608 - the user's own SQL
+        self._sql = f"SELECT * FROM (\n{body}\n) ORDER BY {', '.join(map(self._ordered, keys))}"  # noqa: S608 - the user's own SQL
 
     def read(self) -> Any:
         """Run the query, and return an Arrow reader of its sorted rows."""
@@ -130,11 +129,6 @@ class SortedQuery:
                 raise ExportRejected(
                     f"Expected columns with an order in order_by, got {name!r}, a map: choose another."
                 )
-
-    def _column(self, name: str) -> str:
-        """Return the column; Arrow has no integer of 128 bits without a sign, so a larger one is an error."""
-        wide = self._kinds[name].id == "uhugeint"
-        return f"CAST({quoted(name)} AS HUGEINT) AS {quoted(name)}" if wide else quoted(name)
 
     def _ordered(self, key: Key) -> str:
         """Return the key in SQL: NULL is the smallest value; DuckDB would sort an ENUM by its declaration, and not by its texts."""
