@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -388,27 +387,17 @@ def test_the_stages_of_jobs_that_every_ledger_has_forgotten_are_reaped(tmp_path:
     assert [path.name for path in (tmp_path / STAGES).iterdir()] == ["young"]
 
 
-def fail(why: str) -> None:
-    raise RuntimeError(why)
-
-
-class Fixed(SystemClock):
-    """A wall clock that is so many seconds ahead."""
-
-    def __init__(self, ahead: float) -> None:
-        self._ahead = ahead
-
-    def wall(self) -> float:
-        return time.time() + self._ahead
-
-
 def test_stages_of_ended_jobs_are_reaped_in_every_folder_that_a_job_exported_to(tmp_path: Path) -> None:
     """A folder for each month, as reports have them: no later job exports to an old one."""
     place = tmp_path / "state" / "stages"
     folders = {name: tmp_path / "out" / name for name in ("march", "april", "may", "gone")}
+
+    def stop(_: object) -> None:
+        raise Interrupt("shutdown")
+
     for name, folder in folders.items():
-        services = FakeServices(tmp_path / "ledger", uid=name, on_progress=lambda _: fail("as asked"))
-        with pytest.raises(RuntimeError, match="as asked"):
+        services = FakeServices(tmp_path / "ledger", uid=name, on_progress=stop)
+        with pytest.raises(Interrupt):
             Payments().export().write(services, folder / "payments.csv")
         assert services.folders == [folder]
         StageFolders(place).remember(bytes(folder))
@@ -420,7 +409,10 @@ def test_stages_of_ended_jobs_are_reaped_in_every_folder_that_a_job_exported_to(
     StageFolders(place).purge(ended)
     assert {name for name, folder in folders.items() if (folder / STAGES).exists()} == {"april"}
     assert len(list(place.iterdir())) == 4, "a job may be about to make its stage"
-    StageFolders(place, Fixed(3601)).purge(ended)
+    hour_ago = SystemClock().wall() - 3601
+    for entry in place.iterdir():
+        os.utime(entry, (hour_ago, hour_ago))
+    StageFolders(place).purge(ended)
     assert [entry.read_text() for entry in place.iterdir()] == [str(folders["april"])]
 
 
