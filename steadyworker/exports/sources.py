@@ -2,7 +2,7 @@
 The rows of a user's source, plain rows, a cursor or Arrow batches, as chunks and as Arrow columns.
 
 A chunk ends after 16,384 rows, a fifth of a second or about 16 MiB.
-It also ends where the next position is due, but not before 1,000 rows.
+It also ends after 500,000 values, and where the next position is due, but not before 1,000 rows.
 Arrow batches of less than 1,000 rows are joined, and larger ones are cut.
 
 Values of one type become an array of one type; values of several types become a union with a child for each type.
@@ -28,6 +28,7 @@ DIGITS = {"int": "digits of an int", "Decimal": "digits of a Decimal"}
 """For two Python types, the name of a union's child that has numbers as their texts, because no Arrow type has room for them."""
 
 _FEW_ROWS, _MANY_ROWS = 1_000, 16_384
+_VALUES = 500_000  # of a chunk, because a value of Python can have 100 bytes
 _CHUNK_SECONDS = 0.2  # after this time a chunk ends, even if it has few rows
 _CHUNK_BYTES = 16 << 20
 _MEASURED = 15  # after so many rows, the length of the next one is measured
@@ -127,8 +128,8 @@ class Source:
         return []
 
     def _most(self) -> int:
-        """Return the most rows of the next chunk, which are at most those until the next position."""
-        return min(_MANY_ROWS, max(_FEW_ROWS, self._room()))
+        """Return the most rows of the next chunk, by their width, and by the rows until the next position."""
+        return min(_MANY_ROWS, max(_FEW_ROWS, min(_VALUES // len(self._columns), self._room())))
 
     def _parts(self, batch: Any) -> Iterator[Any]:
         """Cut a batch at the next position, after 16,384 rows, and by its size."""

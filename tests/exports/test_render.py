@@ -191,6 +191,12 @@ def test_a_chunk_ends_by_the_size_of_its_texts() -> None:
     assert sum(chunks) == 40
 
 
+def test_a_chunk_of_wide_rows_ends_by_the_number_of_their_values() -> None:
+    columns = [str(number) for number in range(200)]
+    chunks = Source([tuple(range(200))] * 6_000, columns, SystemClock(), lambda: 50_000)
+    assert max(map(len, chunks)) == 2_500
+
+
 def test_batches_are_cut_where_a_position_is_due_and_small_ones_are_joined() -> None:
     batches = [of(list(range(rows)), pa.int64()) for rows in (20_000, 600, 600, 600)]
     chunks = list(Source(batches, ("n",), SystemClock(), lambda: 15_000))
