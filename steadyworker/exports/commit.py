@@ -165,10 +165,12 @@ def publish_completed(target: ExportTarget, services: Services, *, replace: bool
         manifest = _finish(target, services, replace=replace)
         remove_stages(target, services.uid)
         return manifest
-    if not earlier and os.path.lexists(target.manifest) and not _is_of(_manifest_at(target.manifest), services.uid):
-        raise TargetExists(
-            f"target exists: {target.manifest} exists without its file. Remove it, or export to another name."
-        )
+    if not earlier and os.path.lexists(target.manifest):
+        left = _manifest_at(target.manifest)
+        if left is None or left.uid != services.uid:
+            raise TargetExists(
+                f"target exists: {target.manifest} exists without its file. Remove it, or export to another name."
+            )
     for stage in stages(target, services.uid):
         if stage.read() is not None:
             return commit(target, services, stage, replace=replace)
@@ -351,10 +353,6 @@ def same_key(manifest: Manifest, services: Services) -> bool:
     """Return whether a job with this job's key in the same queue has made the file."""
     made = manifest.namespace, manifest.queue, manifest.key
     return made == (services.namespace, services.queue, services.key)
-
-
-def _is_of(manifest: Manifest | None, uid: str) -> bool:
-    return manifest is not None and manifest.uid == uid
 
 
 def job_text(named: Manifest | Services) -> str:

@@ -12,8 +12,8 @@ A new format needs these things; `jsonl.py` is the shortest example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol
 
 from steadyworker.exports.packed import Compression, Packer
@@ -90,15 +90,6 @@ class Format(ABC):
         """Return a writer of rows, which does not write the bytes of `head`."""
 
 
-@contextmanager
-def packed(out: Out, form: Format) -> Iterator[Out]:
-    """Yield an output for this format's bytes; the output writes them to `out`, compressed if the format has a compression."""
-    if form.compression is None:
-        yield out
-        return
-    body = Packer(out, form.compression)
-    try:
-        yield body
-        body.finish()
-    finally:
-        body.close()
+def packed(out: Out, form: Format) -> AbstractContextManager[Out]:
+    """Return an output for this format's bytes; the output writes them to `out`, compressed if the format has a compression."""
+    return Packer(out, form.compression) if form.compression else nullcontext(out)

@@ -22,7 +22,7 @@ from steadyworker.exports.formats import format_of
 from steadyworker.exports.hashed import OutFile
 from steadyworker.exports.manifest import Manifest, Total, plain, timestamp, versions
 from steadyworker.exports.s3.address import S3
-from steadyworker.exports.several import FilesWriting, Split, writing_files
+from steadyworker.exports.several import FilesWriting, Split
 from steadyworker.exports.stage import ExportTarget, StagingDir
 from steadyworker.exports.targets import PublishTarget, target_of
 from steadyworker.exports.totals import Totals
@@ -125,7 +125,7 @@ class ExportOutput:
         self.totals = self.check(columns)
         self.totals.include(totals)
         if self.split is not None:
-            with writing_files(
+            with FilesWriting(
                 self.stage.data,
                 self.form,
                 columns,

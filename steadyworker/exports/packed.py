@@ -16,8 +16,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import MappingProxyType
-from typing import Literal
+from types import MappingProxyType, TracebackType
+from typing import Literal, Self
 
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.render import Out
@@ -58,7 +58,7 @@ def check_compression(compression: object) -> None:
 
 
 class Packer:
-    """A compressor that writes the compressed bytes to `out`; the caller must call `finish`."""
+    """A compressor that writes the compressed bytes to `out`; the last of them at the normal end of its `with` block."""
 
     def __init__(self, out: Out, compression: Compression) -> None:
         self._out, self._compress = out, _COMPRESS[compression]
@@ -77,17 +77,19 @@ class Packer:
             del self._rest[:MEMBER]
         return len(data)
 
-    def finish(self) -> None:
-        """Write the remaining bytes; if there was no input, write one empty member."""
-        if self._rest or not self._members:
-            self._submit(bytes(self._rest))
-            self._rest.clear()
-        while self._under_way:
-            self._out.write(self._under_way.popleft().result())
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
-        """End the threads, even if `finish` was not called."""
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and (self._rest or not self._members):  # without input, there is one empty member
+                self._submit(bytes(self._rest))
+            while kind is None and self._under_way:
+                self._out.write(self._under_way.popleft().result())
+        finally:
+            self._pool.shutdown(cancel_futures=True)
 
     def _submit(self, data: bytes) -> None:
         self._members += 1

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from steadyworker.errors import ExportRejected
 from steadyworker.exports.format import Format
 from steadyworker.exports.render import Out
-from steadyworker.exports.sources import arrow, check_text, columns_in, plain_type
+from steadyworker.exports.sources import arrow, check_text, columns_in, plain_type, zoned_moments
 
 ROW_GROUP = 65_536
 """The number of rows in a row group."""
@@ -123,8 +123,10 @@ class ParquetWriter:
                 made = column.cast(kind)
                 check_text(name, made)
                 return made
+            if kind is not None and self._arrow.types.is_timestamp(kind) and kind.tz is not None:
+                return zoned_moments(column)
             return self._arrow.array(column, type=kind)
-        except (self._arrow.ArrowException, OverflowError, ValueError) as error:
+        except (self._arrow.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise ExportRejected(
                 f"Column {name!r}: expected values of type {kind or 'one type'}, but {error}. "
                 "Yield Arrow batches instead of rows: their schema sets the types."

@@ -1,5 +1,5 @@
 """
-Readers of exported files, which share no code with the writers; `verifying.py` lists the reader of each format.
+Readers of exported files, which share no code with the writers but CSV's header; `verifying.py` lists the reader of each format.
 
 Each reader yields one sequence of cells per row, in the order of the requested columns.
 A cell is text, or has the format's own type.
@@ -41,19 +41,21 @@ _BATCH = 10_000
 
 def read_csv(file: Path, manifest: Manifest, columns: Sequence[str]) -> Iterator[Cells]:
     """Read every column as text with Python's csv; NULL and empty text both become ""."""
-    options = _csv_options(file, manifest)
+    options = Csv(**{name: value for name, value in manifest.format.items() if name != "name"})
+    head = options.head(manifest.columns)
     csv.field_size_limit(_LONGEST)
     places = [manifest.columns.index(column) for column in columns]
-    encoding = "utf-8-sig" if options.bom else "utf-8"
-    with TextIOWrapper(_opened(file, options.compression), encoding, newline="") as lines:
-        rows = csv.reader(lines, delimiter=options.delimiter, strict=True)
-        if options.header is not False:
-            next(rows)
+    with _opened(file, options.compression) as source:
+        first = source.read(len(head))
+        if first != head:
+            raise ExportError(
+                f"Expected {file} to begin with {head!r:.200}, as in its manifest, got {first!r:.200}: export it again."
+            )
+        rows = csv.reader(TextIOWrapper(source, "utf-8", newline=""), delimiter=options.delimiter, strict=True)
         for row in rows:
             if len(row) != len(manifest.columns):
-                raise ExportError(
-                    f"Expected {len(manifest.columns)} values in line {rows.line_num} of {file}, got {len(row)}."
-                )
+                line = head.count(b"\n") + rows.line_num
+                raise ExportError(f"Expected {len(manifest.columns)} values in line {line} of {file}, got {len(row)}.")
             yield [row[place] for place in places]
 
 
@@ -162,19 +164,6 @@ def _opened(file: Path, compression: str | None) -> BinaryIO:
     if compression:
         return cast("BinaryIO", arrow().CompressedInputStream(arrow().OSFile(os.fsencode(file)), compression))
     return file.open("rb")
-
-
-def _csv_options(file: Path, manifest: Manifest) -> Csv:
-    """Return the CSV options in the manifest; raise ExportError if the file's first bytes do not match these options."""
-    options = Csv(**{name: value for name, value in manifest.format.items() if name != "name"})
-    head = options.head(manifest.columns)
-    with _opened(file, options.compression) as source:
-        first = source.read(len(head))
-    if first != head:
-        raise ExportError(
-            f"Expected {file} to begin with {head!r:.200}, as in its manifest, got {first!r:.200}: export it again."
-        )
-    return options
 
 
 READERS: Mapping[str, Reader] = MappingProxyType(

@@ -1,18 +1,7 @@
 r"""
 Arrow columns to text: the texts of the values here, the cells of each format in its own file, and lines of cells to bytes.
 
-| values | text |
-|---|---|
-| text | itself |
-| booleans | `true`, `false` |
-| integers | digits |
-| decimals | plain, all digits of the scale, never an exponent, no negative zero |
-| floats of 64 and of 32 bits | the shortest digits that read back equal, in Java's layout: `1.5`, `1.0E-8`, `NaN` |
-| dates | `2024-03-31`, year 1 is `0001` |
-| moments without a zone | `2024-03-31T02:30:00.123456`, always six digits |
-| moments with a zone | in UTC, `2024-03-31T00:30:00.123456Z` |
-| times | `02:30:00.123456` |
-
+The texts are those of the table in `values.py`; a decimal has all digits of its column's scale, and a float of 32 bits the fewest that such a float needs.
 `sources.py` gives columns of these types only, and refuses all other values.
 A column that has values of several types is a union; each of its children is rendered by itself.
 `Notation` has the options that change a text.
@@ -34,9 +23,8 @@ from steadyworker.errors import ExportRejected
 from steadyworker.exports.patterns import DATE, MOMENT, offset_text, slices
 from steadyworker.exports.patterns import UTC as UTC_NAME
 from steadyworker.exports.sources import DIGITS, arrow, loose
-from steadyworker.exports.values import decimal_text, float_text
+from steadyworker.exports.values import PLAIN_BELOW, PLAIN_FROM, decimal_text, float_text
 
-_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # as in `values.py`
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, counted from 1970
 _DAY = 86_400_000_000  # microseconds
 _HOUR = _DAY // 24
@@ -85,7 +73,7 @@ class Notation:
 
 
 PLAIN = Notation()
-"""The texts of the table above."""
+"""The texts of the table in `values.py`."""
 
 
 class BadValue(ExportRejected):
@@ -190,49 +178,32 @@ def cells(column: Any, notation: Notation, cell: Callable[[Any, TextKind], Any])
     Return the cells of a column out of `sources.py`; NULL stays NULL, and `cell` converts texts of one kind to cells.
 
     Raises:
-        BadValue: A value has no text.
-    """
-
-    def converted(values: Any, digits: TextKind | None) -> Any:
-        if digits is None:
-            return cell(*texts(values, notation))
-        return cell(_with_comma(values, notation) if digits is TextKind.DECIMAL else values, digits)
-
-    return by_type(column, converted)
-
-
-def plain_texts(column: Any) -> Any:
-    """Return a column's texts in the notation of the table above; NULL stays NULL."""
-    return cells(column, PLAIN, lambda texts, _: texts)
-
-
-def by_type(column: Any, converted: Callable[[Any, TextKind | None], Any]) -> Any:
-    """
-    Return a column's cells, converted for each type of its values; NULL stays NULL.
-
-    Args:
-        column: An Arrow array out of `sources.py`.
-        converted: A function that converts the values of one type to cells.
-            It also gets the kind of numbers whose digits these values are, or None.
-
-    Raises:
-        BadValue: `converted` raised it; its index is the value's place in this column.
+        BadValue: A value has no text; the error's index is the value's place in this column.
     """
     pa = arrow()
     if not pa.types.is_union(column.type):
-        return converted(column, None)
+        return cell(*texts(column, notation))
     starts, made = [0], []
     codes, offsets = column.type_codes, column.offsets
     for number in range(column.type.num_fields):
         child = column.field(number)
+        digits = _DIGITS.get(column.type.field(number).name)
         try:
-            made.append(converted(child, _DIGITS.get(column.type.field(number).name)))
+            if digits is None:
+                made.append(cell(*texts(child, notation)))
+            else:
+                made.append(cell(_with_comma(child, notation) if digits is TextKind.DECIMAL else child, digits))
         except BadValue as error:
             index = list(zip(codes.to_pylist(), offsets.to_pylist(), strict=True)).index((number, error.index))
             raise BadValue(index, str(error)) from error
         starts.append(starts[-1] + len(child))
     places = pa.compute.add(pa.array(starts, pa.int32()).take(codes), offsets)
     return pa.concat_arrays([part.cast(pa.string()) for part in made]).take(places)
+
+
+def plain_texts(column: Any) -> Any:
+    """Return a column's texts in the notation of `values.py`; NULL stays NULL."""
+    return cells(column, PLAIN, lambda texts, _: texts)
 
 
 def texts(column: Any, notation: Notation) -> tuple[Any, TextKind]:
@@ -282,15 +253,15 @@ def _floats(column: Any) -> Any:
     kernels = pa.compute
     made = column.cast(pa.string())
     size = kernels.abs(column.cast(pa.float64()))
-    whole = kernels.and_(kernels.equal(size, kernels.floor(size)), kernels.less(size, _PLAIN_BELOW))
+    whole = kernels.and_(kernels.equal(size, kernels.floor(size)), kernels.less(size, PLAIN_BELOW))
     found = kernels.min_max(size).as_py()
     if found["min"] is None:
         return made
     if kernels.any(whole).as_py():
         made = kernels.if_else(whole, after(made, ".0"), made)
-    if found["min"] >= _PLAIN_FROM and found["max"] < _PLAIN_BELOW and not has_any(made, b"n"):
+    if found["min"] >= PLAIN_FROM and found["max"] < PLAIN_BELOW and not has_any(made, b"n"):
         return made
-    odd = kernels.invert(kernels.and_(kernels.greater_equal(size, _PLAIN_FROM), kernels.less(size, _PLAIN_BELOW)))
+    odd = kernels.invert(kernels.and_(kernels.greater_equal(size, PLAIN_FROM), kernels.less(size, PLAIN_BELOW)))
     odd = kernels.and_(odd, kernels.not_equal(size, 0.0))
     return _replaced(made, odd, lambda shown: float_text(float(shown)))
 

@@ -130,10 +130,6 @@ class RowExport:
         run = _RowRun(self, output, hashlib.sha256(asked).hexdigest()[:16])
         return output.publish(run.write, if_exists=if_exists)
 
-    def source(self, start: int) -> Iterable[Any]:
-        """Return the user's rows; a callable returns the rows from row number `start` on."""
-        return self.rows(start) if callable(self.rows) else self.rows
-
 
 class _RowRun:
     """One run of one export, in its stage."""
@@ -197,7 +193,8 @@ class _RowRun:
 
     def _stream(self, out: HashedFile | None) -> None:
         """Write all rows; the file `out` has the rows of an earlier run already."""
-        items = self._export.source(self._rows)
+        rows = self._export.rows
+        items = rows(self._rows) if callable(rows) else rows
         columns = self._export.columns if self._export.columns is not None else columns_of(items)
         source = Source(items, columns, self._clock, self._room)
         with self._output.writing(columns, out=out, rows=self._rows, totals=self._restored) as self._writing:

@@ -31,7 +31,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import quote
 
 from steadyworker.errors import ExportError, ExportRejected
@@ -39,7 +40,7 @@ from steadyworker.exports.formats import Format
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import ManifestFile
 from steadyworker.exports.packed import SUFFIXES
-from steadyworker.exports.render import PLAIN, cells
+from steadyworker.exports.render import plain_texts
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.stage import make_folder, sync_folder
 from steadyworker.exports.totals import Totals, group_texts
@@ -48,10 +49,8 @@ from steadyworker.exports.writing import THREADS, FileWriting, Ties, writing
 MOST_FILES = 10_000
 """The maximum number of files of one export."""
 
-_OPEN, _OPEN_PLAIN = (
-    32,
-    256,
-)  # files; an open Parquet file holds up to 65,536 rows, and an open compressed file some MiB
+# Files: an open Parquet file holds up to 65,536 rows, and an open compressed file some MiB.
+_OPEN, _OPEN_PLAIN = 32, 256
 _FEW = 1_000  # rows that wait for a file, because a kernel's call costs as much as many rows
 _BLOCK = 4_000  # rows after which a file's size is measured, so that equal rows give equal files whatever the batches
 _GROUPS = 100_000  # the most groups of totals of all files together, because the manifest lists them
@@ -108,52 +107,25 @@ class Split:
                 )
 
 
-@contextmanager
-def writing_files(
-    folder: Path,
-    form: Format,
-    columns: Sequence[str],
-    totals: Totals,
-    *,
-    split: Split,
-    new_totals: Callable[[], Totals],
-    keys: Sequence[int] = (),
-) -> Iterator[FilesWriting]:
+class FilesWriting:
     """
-    Yield the writing of several files; at the normal end of the `with` block, all of them are complete and durable.
+    Several files while their rows are written; it has the methods of `writing.FileWriting`.
+
+    At the normal end of its `with` block, all files are complete and durable.
+
+    Attributes:
+        rows: The number of rows so far.
+        ties: The count of equal neighbours.
+        files: The complete files, in the order of their names at the end.
 
     Args:
         folder: The folder to make; its parent exists.
         form: The files' format.
         columns: The columns' names.
         totals: The counts and sums of all rows.
-        split: The rule that divides the rows.
+        split: The rule that divides the rows, whose `check` accepted format and columns.
         new_totals: A function that returns empty totals for a file.
         keys: The places of the columns by which the rows are sorted; the ties of these columns are counted.
-
-    Raises:
-        ExportRejected: The format cannot represent a value, or there are too many files.
-    """
-    split.check(columns, form)
-    make_folder(folder)
-    pool = ThreadPoolExecutor(THREADS, "render")
-    made = FilesWriting(folder, form, columns, totals, split, new_totals, pool, Ties(keys))
-    try:
-        yield made
-        made.finish()
-    finally:
-        made.close()
-        pool.shutdown(cancel_futures=True)
-
-
-class FilesWriting:
-    """
-    Several files while their rows are written; it has the methods of `writing.FileWriting`.
-
-    Attributes:
-        rows: The number of rows so far.
-        ties: The count of equal neighbours.
-        files: The complete files, in the order of their names after `finish`.
     """
 
     def __init__(
@@ -162,13 +134,14 @@ class FilesWriting:
         form: Format,
         columns: Sequence[str],
         totals: Totals,
+        *,
         split: Split,
         new_totals: Callable[[], Totals],
-        pool: ThreadPoolExecutor,
-        ties: Ties,
+        keys: Sequence[int] = (),
     ) -> None:
+        make_folder(folder)
         self._folder, self._form, self._columns, self._totals = folder, form, columns, totals
-        self._split, self._new_totals, self._pool = split, new_totals, pool
+        self._split, self._new_totals, self._pool = split, new_totals, ThreadPoolExecutor(THREADS, "render")
         self._places = [columns.index(name) for name in split.by]
         # This writer only converts chunks to batches, so that all files have the types of the first chunk.
         self._typed = form.writer(BytesIO(), columns)
@@ -176,8 +149,23 @@ class FilesWriting:
         self._open: dict[tuple[str | None, ...], _OpenFile] = {}  # the last one had rows last
         self._numbers: dict[tuple[str | None, ...], int] = {}
         self._groups = 0
-        self.rows, self.ties = 0, ties
+        self.rows, self.ties = 0, Ties(keys)
         self.files: list[ManifestFile] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._typed.close()
+            while self._open:
+                self._open.popitem()[1].abandon()
+            self._pool.shutdown(cancel_futures=True)
 
     @property
     def bytes(self) -> int:
@@ -191,7 +179,7 @@ class FilesWriting:
 
     def add(self, chunk: Sequence[Any]) -> None:
         """
-        Write the rows of a chunk, a list of Arrow batches or of plain rows (`sources.Source`); some rows wait for `finish`.
+        Write the rows of a chunk, a list of Arrow batches or of plain rows (`sources.Source`); some rows wait for the end.
 
         Raises:
             ExportRejected: The format cannot represent a value, or there are too many files.
@@ -210,7 +198,7 @@ class FilesWriting:
     def flush(self) -> None:
         """Do nothing: the rows of an incomplete folder are of no use to a later run."""
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Complete all files; without rows and partitions, make one file without rows."""
         if not self.rows and not self._split.by:
             self._file(())
@@ -221,18 +209,12 @@ class FilesWriting:
         for folder in {self._folder, *(each for each in folders if each.is_relative_to(self._folder))}:
             sync_folder(folder)
 
-    def close(self) -> None:
-        """Release the files that are not complete."""
-        self._typed.close()
-        while self._open:
-            self._open.popitem()[1].abandon()
-
     def _parts(self, batch: Any) -> Iterator[tuple[tuple[str | None, ...], Any]]:
         """Yield the rows of each partition, in their order."""
         if not self._places or not batch.num_rows:
             yield (), batch
             return
-        texts = [group_texts(self._columns[place], batch.column(place), _plain) for place in self._places]
+        texts = [group_texts(self._columns[place], batch.column(place), plain_texts) for place in self._places]
         if len(texts) == 1 and len(texts[0].unique()) == 1:
             yield (texts[0][0].as_py(),), batch  # sorted rows, as most are
             return
@@ -384,10 +366,6 @@ def _safe(column: str, value: str | None) -> str:
             "shorten the value in the query, or leave its column out of partition_by."
         )
     return name
-
-
-def _plain(column: Any) -> Any:
-    return cells(column, PLAIN, lambda texts, _: texts)
 
 
 def _suffix(form: Format) -> str:

@@ -1,9 +1,9 @@
 """
 The rows of a user's source, plain rows, a cursor or Arrow batches, as chunks and as Arrow columns.
 
-A chunk of plain rows ends after 4,000 rows, a fifth of a second or about 16 MiB of text.
-It also ends where the next position is due, but not before 1,000 rows.
-Arrow batches of less than 1,000 rows are joined in the same way, and larger ones are cut.
+A chunk ends after 16,384 rows, a fifth of a second or about 16 MiB.
+It also ends after 500,000 values, and where the next position is due, but not before 1,000 rows.
+Arrow batches of less than 1,000 rows are joined, and larger ones are cut.
 
 Values of one type become an array of one type; values of several types become a union with a child for each type.
 Numbers without room in Arrow's types, and decimals of different scales, become children of digits (`DIGITS`).
@@ -16,6 +16,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -26,11 +27,11 @@ from steadyworker.exports.values import decimal_text
 DIGITS = {"int": "digits of an int", "Decimal": "digits of a Decimal"}
 """For two Python types, the name of a union's child that has numbers as their texts, because no Arrow type has room for them."""
 
-_FEW_ROWS, _MANY_ROWS = 1_000, 4_000
+_FEW_ROWS, _MANY_ROWS = 1_000, 16_384
+_VALUES = 500_000  # of a chunk, because a value of Python can have 100 bytes
 _CHUNK_SECONDS = 0.2  # after this time a chunk ends, even if it has few rows
 _CHUNK_BYTES = 16 << 20
 _MEASURED = 15  # after so many rows, the length of the next one is measured
-_BATCH_ROWS = 16_384
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALIASES = {str: "string", bool: "bool", float: "float64", date: "date32"}
 _MOST_DIGITS = 38
@@ -86,7 +87,7 @@ class Source:
         now = self._clock.monotonic
         chunk: list[Any] = []
         size, full, known = 0, False, None
-        most = self._most(_MANY_ROWS)
+        most = self._most()
         for item in items:
             if type(item) is not known:
                 if _is_batch(item):
@@ -101,7 +102,7 @@ class Source:
             if full or len(chunk) >= most or now() >= due:
                 yield chunk
                 chunk, size, full, due = [], 0, False, now() + _CHUNK_SECONDS
-                most = self._most(_MANY_ROWS)
+                most = self._most()
         if chunk:
             yield chunk
         return []
@@ -126,9 +127,9 @@ class Source:
             yield chunk
         return []
 
-    def _most(self, rows: int) -> int:
-        """Return the most rows of the next chunk: at most these, and at most those until the next position."""
-        return min(rows, max(_FEW_ROWS, self._room()))
+    def _most(self) -> int:
+        """Return the most rows of the next chunk, by their width, and by the rows until the next position."""
+        return min(_MANY_ROWS, max(_FEW_ROWS, min(_VALUES // len(self._columns), self._room())))
 
     def _parts(self, batch: Any) -> Iterator[Any]:
         """Cut a batch at the next position, after 16,384 rows, and by its size."""
@@ -137,7 +138,7 @@ class Source:
         if not batch.num_rows:
             yield batch  # its types are the types of a Parquet file
         while first < batch.num_rows:
-            part = batch.slice(first, min(most, self._most(_BATCH_ROWS)))
+            part = batch.slice(first, min(most, self._most()))
             yield part
             first += part.num_rows
 
@@ -211,7 +212,7 @@ def renamed(columns: Sequence[str], header: Mapping[str, str]) -> list[str]:
 
 def columns_in(chunk: Sequence[Any], columns: Sequence[str]) -> tuple[bool, list[Any]]:
     """
-    Return whether a chunk has Arrow batches, and its columns: lists of arrays, or tuples of values.
+    Return whether a chunk has Arrow batches, and its columns: lists of arrays, or lists of values.
 
     Raises:
         ExportRejected: A row or batch has too few or too many values.
@@ -223,7 +224,8 @@ def columns_in(chunk: Sequence[Any], columns: Sequence[str]) -> tuple[bool, list
             raise ExportRejected(f"Expected rows of {width} values, one per column, got {len(row)}: {row!r:.200}")
     if batches:
         return True, [[batch.column(place) for batch in chunk] for place in range(width)]
-    return False, list(zip(*chunk, strict=True)) or [()] * width
+    # `zip(*chunk)` would make an iterator for each row, which the garbage collector visits.
+    return False, [list(map(itemgetter(place), chunk)) for place in range(width)]
 
 
 def loose(chunk: Sequence[Any], columns: Sequence[str], first: int) -> Any:
@@ -306,17 +308,17 @@ def plain_type(kind: Any) -> Any:
 
 def check_text(name: str, column: Any) -> None:
     """
-    Check that the text in an Arrow column is UTF-8; Arrow and Spark do not check it when they read Parquet.
+    Check that the text in an Arrow column is UTF-8, which Arrow and Spark do not check when they read Parquet, and that decimals fit.
 
     Raises:
-        ExportRejected: The column has other bytes.
+        ExportRejected: The column has other bytes, or a decimal of more digits than its type, as DuckDB's HUGEINT can have.
     """
     try:
         column.validate(full=True)
     except arrow().ArrowInvalid as error:
         raise ExportRejected(
-            f"Column {name!r}: expected text in UTF-8, got other bytes ({error}): "
-            "convert it in the query, for example to base64, or with Spark's make_valid_utf8."
+            f"Column {name!r}: expected text in UTF-8 and decimals that fit their type, got another value ({error}): "
+            "convert it in the query, for example bytes to base64 or with Spark's make_valid_utf8, and a number to text."
         ) from error
 
 
@@ -377,21 +379,14 @@ def _of_one(kind: type, values: Sequence[Any]) -> Any:
     if kind in _ALIASES:
         return pa.array(values, _ALIASES[kind])
     if kind is int:
-        return _integers(values)
+        with suppress(OverflowError):
+            return pa.array(values, pa.int64())
+        return None
     if kind is Decimal:
         return _decimals(values)
     if kind is UUID:
         return pa.array([None if value is None else str(value) for value in values], pa.string())
     return _moments(values) if kind is datetime else _times(values)
-
-
-def _integers(values: Sequence[Any]) -> Any:
-    """Return integers as an array; None for larger ones."""
-    pa = arrow()
-    try:
-        return pa.array(values, pa.int64())
-    except OverflowError:
-        return None
 
 
 def _times(values: Sequence[Any]) -> Any:
@@ -410,7 +405,12 @@ def _moments(values: Sequence[Any]) -> Any:
         return pa.array(values, pa.timestamp("us"))
     if zones != {True}:
         return None
-    # Python subtracts faster than pyarrow asks for offsets; `render.py` checks the years.
+    return zoned_moments(values)
+
+
+def zoned_moments(values: Sequence[Any]) -> Any:
+    """Return moments with a zone as an array in UTC; Python subtracts faster than pyarrow asks for offsets."""
+    pa = arrow()
     since = [None if value is None else value - _EPOCH for value in values]
     return pa.array(since, pa.duration("us")).view(pa.timestamp("us", "UTC"))
 

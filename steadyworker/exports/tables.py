@@ -110,11 +110,10 @@ def source(name: str, table: CommonTable) -> FileSource | Jdbc:
         ExportError: The path has no file.
     """
     check_table_name(name)
-    if isinstance(table, Table):
-        raise ExportRejected(f"Expected files or Jdbc as table {name!r}, got {table}: export it with SparkExport.")
-    if isinstance(table, Jdbc) and table.driver:
+    if isinstance(table, Table) or (isinstance(table, Jdbc) and table.driver):
+        got = table.place if isinstance(table, Jdbc) else table
         raise ExportRejected(
-            f"Expected files or a table of PostgreSQL as table {name!r}, got {table.place}: export it with SparkExport."
+            f"Expected files or a table of PostgreSQL as table {name!r}, got {got}: export it with SparkExport."
         )
     return table if isinstance(table, Jdbc) else source_of(name, table)
 

@@ -28,7 +28,8 @@ from uuid import UUID
 
 from steadyworker.errors import ExportRejected
 
-_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7  # between these two limits, Java and Python write a float without an exponent
+PLAIN_FROM, PLAIN_BELOW = 1e-3, 1e7
+"""Between these two limits, Java and Python write a float without an exponent."""
 
 
 def text(value: object) -> str:  # noqa: PLR0911 - one for each type
@@ -74,7 +75,7 @@ def float_text(value: float) -> str:
     plain = float.__repr__(value)
     if not isfinite(value):
         return plain.replace("nan", "NaN").replace("inf", "Infinity")
-    if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
+    if value == 0 or PLAIN_FROM <= abs(value) < PLAIN_BELOW:
         return plain
     sign, digits, exponent = Decimal(plain).as_tuple()
     shown = "".join(map(str, digits)).rstrip("0")

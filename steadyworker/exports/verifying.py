@@ -18,7 +18,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -104,9 +103,7 @@ def _files_differ(folder: Path, manifest: Manifest, files: Sequence[ManifestFile
         with localcontext(_EXACT):
             for group, numbers in _totals(part).items():
                 _add(groups, group, numbers)
-    names = ["rows", *(manifest.totals[0].sums if manifest.totals else ())]
-    with localcontext(_EXACT):
-        wrong += _differences(names, _totals(manifest), groups)
+    wrong += _differences(manifest, _totals(manifest), groups)
     sums = [("rows", manifest.rows, sum(file.rows for file in files))]
     sums.append(("bytes", manifest.bytes, sum(file.bytes for file in files)))
     wrong += [f"expected {wanted} {what} in all files, got {got}" for what, wanted, got in sums if wanted != got]
@@ -132,63 +129,61 @@ def _rows_differ(file: Path, manifest: Manifest) -> list[str]:
         raise ExportError(
             f"Expected a format out of {', '.join(READERS)} in the manifest of {file}, got {name!r}: export it again."
         )
-    by = list(manifest.totals[0].by) if manifest.totals else []
-    summed = list(manifest.totals[0].sums) if manifest.totals else []
-    nothing = manifest.format.get("null", "")
-    rows = 0
+    by, sums = _names(manifest)
+    cells = READERS[name](file, manifest, [*by, *sums])
     found: Groups = {}
-    with localcontext(_EXACT):
-        for cells in READERS[name](file, manifest, [*by, *summed]):
-            rows += 1
-            if manifest.totals:
-                numbers = [
-                    _number(cell) if cell not in (None, "", nothing) else Decimal(0) for cell in cells[len(by) :]
-                ]
-                _add(found, [_shown(cell, nothing) for cell in cells[: len(by)]], [Decimal(1), *numbers])
-        expected = _totals(manifest)
-    wrong = [] if rows == manifest.rows else [f"expected {manifest.rows} rows, got {rows}"]
-    return wrong + list(_differences(["rows", *summed], expected, found))
+    if manifest.totals:
+        found = _summed(manifest, ((*row[: len(by)], 1, *row[len(by) :]) for row in cells))
+        count = int(sum(numbers[0] for numbers in found.values()))
+    else:
+        count = sum(1 for _ in cells)
+    wrong = [] if count == manifest.rows else [f"expected {manifest.rows} rows, got {count}"]
+    return wrong + _differences(manifest, _totals(manifest), found)
 
 
 def _source_differs(manifest: Manifest, source: Iterable[Sequence[object]]) -> list[str]:
     """Return where the source's counts and sums differ from the manifest's."""
-    by = len(manifest.totals[0].by) if manifest.totals else 0
-    names = ["rows", *(manifest.totals[0].sums if manifest.totals else ())]
-    nothing = manifest.format.get("null", "")
-    found: Groups = {}
-    with localcontext(_EXACT):
+    by, sums = _names(manifest)
+
+    def checked() -> Iterator[Sequence[object]]:
         for row in source:
-            if len(row) != by + len(names):
-                groups = [*manifest.totals[0].by] if by else []
+            if len(row) != len(by) + 1 + len(sums):
                 raise ExportError(
-                    f"Expected source rows of {', '.join([*groups, *names])}, got {len(row)} values ({row!r:.200}): "
+                    f"Expected source rows of {', '.join([*by, 'rows', *sums])}, got {len(row)} values ({row!r:.200}): "
                     "select exactly these, in this order."
                 )
-            numbers = [Decimal(0) if number is None else Decimal(str(number)) for number in row[by:]]
-            _add(found, [_shown(cell, nothing) for cell in row[:by]], numbers)
-        whole: Groups = {(): [Decimal(manifest.rows)]}
-        expected = _totals(manifest) if manifest.totals else whole
-        return list(_differences(names, found, expected))
+            yield row
+
+    whole: Groups = {(): [Decimal(manifest.rows)]}
+    return _differences(manifest, _summed(manifest, checked()), _totals(manifest) if manifest.totals else whole)
+
+
+def _names(manifest: Manifest) -> tuple[list[str], list[str]]:
+    """Return the columns of the manifest's groups, and those of its sums."""
+    return ([*manifest.totals[0].by], [*manifest.totals[0].sums]) if manifest.totals else ([], [])
 
 
 def _totals(manifest: Manifest) -> Groups:
     """Return the manifest's totals by group."""
-    nothing = manifest.format.get("null", "")
-    totals: Groups = {}
-    for total in manifest.totals:
-        group = [_shown(cell, nothing) for cell in total.by.values()]
-        _add(totals, group, [Decimal(total.rows), *map(Decimal, total.sums.values())])
-    return totals
+    return _summed(
+        manifest, ((*total.by.values(), total.rows, *map(Decimal, total.sums.values())) for total in manifest.totals)
+    )
 
 
-def _shown(cell: object, nothing: str) -> str | None:
-    """Return a cell's text; NULL and "" are treated as equal, because not every reader can distinguish them."""
-    return None if cell in (None, "", nothing) else text(cell)
+def _summed(manifest: Manifest, rows: Iterable[Sequence[object]]) -> Groups:
+    """
+    Return the exact sums of rows by group; a row has the group's values, a count and the numbers to sum.
 
-
-def _number(cell: Any) -> Decimal:
-    """Return a cell as a number to sum; with the format's `decimal_comma`, text has a decimal comma."""
-    return Decimal(cell.replace(",", ".") if isinstance(cell, str) else cell)
+    NULL, the format's null text and "" are treated as equal, because not every reader can distinguish them.
+    With the format's `decimal_comma`, the text of a number has a comma.
+    """
+    by, nothing = len(_names(manifest)[0]), (None, "", manifest.format.get("null", ""))
+    groups: Groups = {}
+    with localcontext(_EXACT):
+        for row in rows:
+            group = [None if cell in nothing else text(cell) for cell in row[:by]]
+            _add(groups, group, [Decimal(0 if cell in nothing else str(cell).replace(",", ".")) for cell in row[by:]])
+    return groups
 
 
 def _add(groups: Groups, group: Iterable[str | None], numbers: list[Decimal]) -> None:
@@ -196,10 +191,12 @@ def _add(groups: Groups, group: Iterable[str | None], numbers: list[Decimal]) ->
     groups[key] = [one + other for one, other in zip(groups[key], numbers, strict=True)] if key in groups else numbers
 
 
-def _differences(names: Sequence[str], expected: Groups, found: Groups) -> Iterator[str]:
+def _differences(manifest: Manifest, expected: Groups, found: Groups) -> list[str]:
+    names = ["rows", *_names(manifest)[1]]
     zeros = [Decimal(0)] * len(names)
-    for group in {**expected, **found}:
-        for name, wanted, got in zip(names, expected.get(group, zeros), found.get(group, zeros), strict=True):
-            if wanted != got:
-                of = f" of group {group!s:.200}" if group else ""
-                yield f"expected {name}{of} to be {wanted:f}, got {got:f}"
+    return [
+        f"expected {name}{f' of group {group!s:.200}' if group else ''} to be {wanted:f}, got {got:f}"
+        for group in {**expected, **found}
+        for name, wanted, got in zip(names, expected.get(group, zeros), found.get(group, zeros), strict=True)
+        if wanted != got
+    ]

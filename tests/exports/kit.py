@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -11,6 +13,7 @@ from typing import Any
 import msgspec
 
 from steadyworker.errors import Interrupt
+from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.rows import Position, RowExport
 
 COLUMNS = ("id", "merchant", "currency", "status", "amount")
@@ -23,6 +26,19 @@ def payment(number: int) -> tuple[int, str, str, str, Decimal]:
     currency = ("EUR", "USD", "JPY")[number % 3]
     status = "refunded" if number % 7 == 0 else "paid"
     return number, f"m-{number % 11}", currency, status, Decimal(number * 7919 % 100_003).scaleb(-2)
+
+
+def killed(*arguments: object, by: str = "tests.exports.killed") -> subprocess.CompletedProcess[str]:
+    """Run the module `by`, whose process dies at the point that an argument names."""
+    command = [sys.executable, "-m", by, *map(str, arguments)]
+    repository = Path(__file__).parents[2]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False, timeout=250)
+
+
+def undisturbed(tmp_path: Path, name: str = "payments.csv") -> Manifest:
+    """Export all payments, with totals, in a run that nothing ends."""
+    out = tmp_path / "undisturbed" / name
+    return Payments().export().write(FakeServices(tmp_path / "other ledger"), out, totals=TOTALS, by=BY)
 
 
 def nothing() -> None:

@@ -95,19 +95,3 @@ def test_a_replay_is_a_job_of_its_own(stage: Stage, to: str | None) -> None:
     assert known(file) == before
     worker.terminate()
     worker.ended(0)
-
-
-def test_a_strangers_file_at_the_target_stays_and_the_job_reports_it(stage: Stage) -> None:
-    """Also one that a stranger gave our manifest's name, and one that has the very bytes that the job would write."""
-    file = stage.folder / "out" / "job.csv"
-    file.parent.mkdir()
-    file.write_text("id,amount\n0,0.50\n")
-    worker = stage.worker(NAMED).started()
-    stage.send("named", {"rows": 1})
-    row = stage.reaches("named", State.DEAD)
-    assert row.reason.startswith(f"target exists: {file} has no manifest of a SteadyWorker job")
-    assert file.read_text() == "id,amount\n0,0.50\n"
-    assert not manifest_path(file).exists()
-    assert not list(stage.folder.glob("out/.sw-stage/**/data")), "nothing was computed"
-    worker.terminate()
-    worker.ended(0)

@@ -117,12 +117,9 @@ def test_members_are_the_same_however_the_bytes_are_handed_over(
 
     def packed(step: int) -> bytes:
         file = tmp_path / str(step)
-        with file.open("wb") as out:
-            body = Packer(out, compression)
+        with file.open("wb") as out, Packer(out, compression) as body:
             for at in range(0, len(data), step):
                 body.write(data[at : at + step])
-            body.finish()
-            body.close()
         return file.read_bytes()
 
     whole = packed(len(data))

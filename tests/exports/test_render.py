@@ -191,6 +191,12 @@ def test_a_chunk_ends_by_the_size_of_its_texts() -> None:
     assert sum(chunks) == 40
 
 
+def test_a_chunk_of_wide_rows_ends_by_the_number_of_their_values() -> None:
+    columns = [str(number) for number in range(200)]
+    chunks = Source([tuple(range(200))] * 6_000, columns, SystemClock(), lambda: 50_000)
+    assert max(map(len, chunks)) == 2_500
+
+
 def test_batches_are_cut_where_a_position_is_due_and_small_ones_are_joined() -> None:
     batches = [of(list(range(rows)), pa.int64()) for rows in (20_000, 600, 600, 600)]
     chunks = list(Source(batches, ("n",), SystemClock(), lambda: 15_000))
@@ -231,7 +237,7 @@ def test_an_export_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: 
 
 def test_an_export_that_cannot_resume_is_written_in_large_chunks(tmp_path: Path) -> None:
     services = FakeServices(tmp_path / "l")
-    RowExport([(number,) for number in range(12_000)], columns=("n",), save_rows=2_000).write(
+    RowExport([(number,) for number in range(40_000)], columns=("n",), save_rows=2_000).write(
         services, tmp_path / "n.csv"
     )
-    assert [done for done in services.beats if done] == [4_000, 8_000, 12_000, 12_000]
+    assert [done for done in services.beats if done] == [16_384, 32_768, 40_000, 40_000]

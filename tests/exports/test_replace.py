@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -17,9 +15,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import manifest_path
 from steadyworker.outcome import Done
 from steadyworker.testing import run_one
-from tests.exports.kit import BY, TOTALS, FakeServices, Payments
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.exports.kit import BY, TOTALS, FakeServices, Payments, killed
 
 
 @pytest.fixture
@@ -90,9 +86,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one_and_the_next_run_finishes(
     tmp_path: Path, out: Path, point: str
 ) -> None:
     old, manifest = out.read_bytes(), out.with_name("payments.csv.manifest.json")
-    command = [sys.executable, "-m", "tests.exports.killed", str(out), str(tmp_path / "ledger 2"), point, "uid-2"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == -signal.SIGKILL
+    assert killed(out, tmp_path / "ledger 2", point, "uid-2").returncode == -signal.SIGKILL
     assert (out.read_bytes() == old) == (point == "link-1")
     assert ("uid-2" in manifest.read_text()) == (point == "word")
     if point in ("link-2", "link-3"):  # the new file beside the old manifest, until a run comes

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,11 @@ from steadyworker.exports.formats import Csv, JsonLines
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.parquet import Parquet
 from steadyworker.exports.rows import RowExport
-from steadyworker.exports.stage import ExportTarget, stages
+from steadyworker.exports.stage import STAGES, ExportTarget, stages
 from steadyworker.exports.totals import Totals
 from steadyworker.exports.verifying import verify
 from steadyworker.exports.xlsx import Xlsx
-from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, payment
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-def undisturbed(tmp_path: Path, name: str = "payments.csv") -> Manifest:
-    out = tmp_path / "undisturbed" / name
-    return Payments().export().write(FakeServices(tmp_path / "other ledger"), out, totals=TOTALS, by=BY)
+from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, killed, payment, undisturbed
 
 
 def interrupted(tmp_path: Path, at: int, **options: Any) -> FakeServices:
@@ -53,13 +45,8 @@ def interrupted(tmp_path: Path, at: int, **options: Any) -> FakeServices:
 def test_killed_at_the_third_position_it_goes_on_at_that_row(tmp_path: Path) -> None:
     """A real process, a real SIGKILL; the file is byte for byte that of an undisturbed run."""
     out, ledger = tmp_path / "out" / "payments.csv", tmp_path / "ledger"
-    killed = subprocess.run(
-        [sys.executable, "-m", "tests.exports.killed", str(out), str(ledger), "position-3"],
-        cwd=REPOSITORY,
-        check=False,
-        timeout=60,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    assert killed(out, ledger, "position-3").returncode == -signal.SIGKILL
+    assert [path.name for path in out.parent.iterdir()] == [STAGES]
     source = Payments()
     manifest = source.export().write(FakeServices(ledger, fence=2), out, totals=TOTALS, by=BY)
     assert source.starts == [6_000]
@@ -91,7 +78,8 @@ def test_interrupted_and_resumed_again_and_again(tmp_path: Path, name: str) -> N
     assert stages(ExportTarget.of(out), "uid-1") == []  # what earlier runs left unfinished is gone too
 
 
-def test_an_interrupt_saves_the_very_row(tmp_path: Path) -> None:
+def test_an_interrupt_saves_the_very_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steadyworker.exports.sources._MANY_ROWS", 4_000)
     services = interrupted(tmp_path, at=4_000, save_rows=10**9, save_seconds=10**9)
     assert [position.rows for position in services.positions()] == [4_000]
     source = Payments()
@@ -141,23 +129,12 @@ def test_a_ledger_that_refuses_the_last_position_does_not_hide_the_interrupt(tmp
     assert services.saved == []
 
 
-def damage_bytes(data: Path) -> None:
-    with data.open("r+b") as file:
-        file.seek(100)
-        file.write(b"?")
-
-
-def cut_short(data: Path) -> None:
-    with data.open("r+b") as file:
-        file.truncate(100)
-
-
-def remove(data: Path) -> None:
-    data.unlink()
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("harm", [damage_bytes, cut_short, remove])
+@pytest.mark.parametrize(
+    "harm",
+    [lambda data: data.write_bytes(b"?" + data.read_bytes()[1:]), lambda data: os.truncate(data, 100), Path.unlink],
+    ids=["damaged", "cut short", "removed"],
+)
 def test_earlier_bytes_that_are_not_what_was_saved_are_not_used(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     interrupted(tmp_path, at=3_000)
     out = tmp_path / "out" / "payments.csv"
@@ -169,33 +146,26 @@ def test_earlier_bytes_that_are_not_what_was_saved_are_not_used(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments"),
+    ("name", "options", "arguments"),
     [
-        ({"columns": ("a", *COLUMNS[1:])}, {}),
-        ({"parameters": {"merchant": "m-2"}}, {}),
-        ({}, {"format": Csv(delimiter=";")}),
-        ({}, {"totals": {}}),
+        ("payments.csv", {"columns": ("a", *COLUMNS[1:])}, {}),
+        ("payments.csv", {"parameters": {"merchant": "m-2"}}, {}),
+        ("payments.csv", {}, {"format": Csv(delimiter=";")}),
+        ("payments.csv", {}, {"totals": {}}),
+        ("others.csv", {}, {}),
     ],
 )
 def test_a_request_that_changed_starts_from_the_first_row(
-    tmp_path: Path, options: dict[str, Any], arguments: dict[str, Any]
+    tmp_path: Path, name: str, options: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     interrupted(tmp_path, at=3_000)
     source = Payments()
     export = RowExport(source, **{"columns": COLUMNS, "description": "payments", **options})
     export.write(
         FakeServices(tmp_path / "ledger", fence=2),
-        tmp_path / "out" / "payments.csv",
+        tmp_path / "out" / name,
         **{"totals": TOTALS, "by": BY, **arguments},
     )
-    assert source.starts == [0]
-
-
-def test_another_files_position_is_not_used(tmp_path: Path) -> None:
-    interrupted(tmp_path, at=3_000)
-    source = Payments()
-    out = tmp_path / "out" / "others.csv"
-    source.export().write(FakeServices(tmp_path / "ledger", fence=2), out, totals=TOTALS, by=BY)
     assert source.starts == [0]
 
 
@@ -342,6 +312,15 @@ def test_parquet_starts_from_its_first_row(tmp_path: Path) -> None:
     table = pq.read_table(out)
     assert [tuple(row.values()) for row in table.to_pylist()] == [payment(number) for number in range(10_000)]
     assert verify(out) == manifest
+
+
+def test_a_moment_without_a_zone_among_moments_in_parquet_is_refused(tmp_path: Path) -> None:
+    """pyarrow would take it for a moment in UTC."""
+    rows = [(datetime(2024, 1, 1, tzinfo=UTC),), (datetime(2024, 1, 1),)]  # noqa: DTZ001
+    with pytest.raises(
+        ExportRejected, match=r"Column 'at': expected values of type timestamp\[us, tz=UTC\], but .*naive"
+    ):
+        RowExport(rows, columns=("at",)).write(FakeServices(tmp_path / "ledger"), tmp_path / "at.parquet")
 
 
 def test_a_slow_source_is_read_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,7 @@ from steadyworker.exports.verifying import verify
 from steadyworker.exports.xlsx import Xlsx
 from steadyworker.outcome import Done
 from steadyworker.testing import run_one
-from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, payment
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.exports.kit import BY, COLUMNS, TOTALS, FakeServices, Payments, killed, payment
 
 
 def written(folder: Path, rows: Any, columns: tuple[str, ...], **options: Any) -> Manifest:
@@ -236,10 +234,9 @@ def visible(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "out").iterdir())
 
 
-def killed(tmp_path: Path, *uid: str) -> list[Path]:
+def folders(tmp_path: Path, *uid: str) -> list[Path]:
     """A folder for each process that was killed before a step, in order, and one for the process that was not."""
-    command = [sys.executable, "-m", "tests.exports.killed", str(tmp_path / "out"), str(tmp_path / "ledger"), "folders"]
-    subprocess.run([*command, *uid], cwd=REPOSITORY, check=True, timeout=250)
+    assert killed(tmp_path / "out", tmp_path / "ledger", "folders", *uid).returncode == 0
     return sorted((path for path in tmp_path.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
 
 
@@ -249,7 +246,7 @@ def test_killed_before_each_step_the_folder_is_whole_or_absent(tmp_path: Path) -
     """Real processes and SIGKILL, before each fsync, rename and replace; then another run completes the export."""
     expected = split(tmp_path / "undisturbed", FakeServices(tmp_path / "undisturbed/ledger"))
     seen = []
-    for here in killed(tmp_path):
+    for here in folders(tmp_path):
         there = (here / "out/payments").exists()
         if there:
             assert verify(here / "out/payments").files == expected.files
@@ -270,7 +267,7 @@ def test_killed_before_each_step_the_folder_is_whole_or_absent(tmp_path: Path) -
 @pytest.mark.timeout(300)
 def test_killed_while_it_replaces_the_folder_of_an_earlier_job(tmp_path: Path) -> None:
     seen = set()
-    for here in killed(tmp_path, "uid-1"):
+    for here in folders(tmp_path, "uid-1"):
         seen.add(verify(here / "out/payments").uid if (here / "out/payments").exists() else "none")
         services = FakeServices(here / "ledger", fence=2)
         made = split(here, services, Payments(3), split_rows=1, if_exists="replace-own")
@@ -370,17 +367,9 @@ def test_a_job_exports_a_folder(tmp_path: Path) -> None:
 # --- verify ------------------------------------------------------------------------------------------------------------
 
 
-def lose(out: Path) -> None:
-    (out / "part-00002.csv").unlink()
-
-
 def change(out: Path) -> None:
     file = out / "part-00002.csv"
     file.write_bytes(file.read_bytes().replace(b"paid", b"paiD", 1))
-
-
-def add(out: Path) -> None:
-    shutil.copy(out / "part-00002.csv", out / "part-00009.csv")
 
 
 def forge(**changes: Any) -> Callable[[Path], None]:
@@ -394,9 +383,9 @@ def forge(**changes: Any) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lose, "got no such file"),
+        (lambda out: (out / "part-00002.csv").unlink(), "got no such file"),
         (change, r"part-00002\.csv: expected SHA-256"),
-        (add, r"expected no file part-00009\.csv"),
+        (lambda out: shutil.copy(out / "part-00002.csv", out / "part-00009.csv"), r"expected no file part-00009\.csv"),
         (forge(rows=11), "expected 11 rows in all files, got 10"),
         (forge(bytes=1), "expected 1 bytes in all files, got"),
         (forge(sha256="0" * 64), "of the list of files"),

@@ -197,14 +197,6 @@ ROWS: list[tuple[Any, ...]] = [(number, value, NASTY[-1 - number]) for number, v
 ROWS += [(len(NASTY), None, ""), (len(NASTY) + 1, "", None)]
 
 
-def test_python_csv_reads_back_what_was_written(tmp_path: Path) -> None:
-    """It cannot tell NULL from ""."""
-    out = exported(tmp_path, "nasty.csv", ROWS, Csv(guard_formulas=False))
-    with out.open(encoding="utf-8", newline="") as lines:
-        read = list(csv.reader(lines, strict=True))[1:]
-    assert read == [[str(number), one or "", other or ""] for number, one, other in ROWS]
-
-
 def test_duckdb_reads_back_what_was_written(tmp_path: Path) -> None:
     """With NULL beside ""."""
     out = exported(tmp_path, "nasty.csv", ROWS, Csv(guard_formulas=False))

@@ -68,7 +68,7 @@ class DuckDBExport:
             The manifest contains these values, so they must not contain a credential.
         memory_limit: The memory for DuckDB's buffers, such as "1GB"; the whole process took up to 280 MB more (`bench_duckdb.py`).
             Larger sorts use a folder in the job's stage, on the disk of the target.
-        threads: The number of threads; the default is the number of processors, but one for each 128 MB of `memory_limit`.
+        threads: The number of threads; the default is the number of processors, but one for each 128 MB of `memory_limit` above the first 256 MB.
 
     Raises:
         ExportRejected: The query is empty, there is no column to sort by, or a size is invalid.

@@ -11,11 +11,10 @@ import os
 import resource
 import sys
 from pathlib import Path
-from typing import Any
 
 from steadyworker.export import Services
 from steadyworker.exports import DuckDBExport, Manifest
-from tests.exports.killed import die
+from tests.exports.killed import Death, die
 from tests.exports.kit import FakeServices
 
 ROWS = 700_000
@@ -34,20 +33,11 @@ def spilled(out: Path) -> int:
 
 
 def main(out: Path, ledger: Path, point: str) -> None:
-    what, _, at = point.partition("-")
-    links, link = [0], os.link
-
-    def wrapped(*arguments: Any, **options: Any) -> None:
-        links[0] += 1
-        if what == "link" and links[0] == int(at):
-            die()
-        link(*arguments, **options)
-
     def on_check() -> None:
-        if what == "sort" and spilled(out):
+        if point == "sort" and spilled(out):
             die()
 
-    os.link = wrapped
+    os.link = Death(point).at("link", os.link)
     if point == "file-size":
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     try:

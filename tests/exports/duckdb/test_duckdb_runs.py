@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from steadyworker.errors import ExportError, ExportRejected, Interrupt, Interrup
 from steadyworker.exports import DuckDBExport, verify
 from steadyworker.exports.stage import STAGES
 from tests.exports.duckdb.killed import ROWS, export, spilled
-from tests.exports.kit import FakeServices
+from tests.exports.kit import FakeServices, killed
 
-REPOSITORY = Path(__file__).parents[3]
+BY_DUCKDB = "tests.exports.duckdb.killed"
 ENDLESS = "SELECT sum(hash(i)) AS id FROM range(1000000000000) AS t(i)"
 """Hours of work without a row."""
 
@@ -31,17 +30,6 @@ class Noted(FakeServices):
     def progress(self, done: float | None, total: float | None, note: str = "") -> None:
         super().progress(done, total, note)
         self.notes.append(note)
-
-
-def killed(out: Path, ledger: Path, point: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.exports.duckdb.killed", str(out), str(ledger), point],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
 
 
 def threads() -> list[str]:
@@ -121,7 +109,7 @@ def test_a_sort_of_more_than_the_memory_uses_the_stage_and_reports_progress(tmp_
 
 def test_killed_in_the_sort_a_second_run_makes_the_same_bytes_and_one_file(tmp_path: Path) -> None:
     out = tmp_path / "out" / "out.csv"
-    assert killed(out, tmp_path / "ledger", "sort").returncode == -signal.SIGKILL
+    assert killed(out, tmp_path / "ledger", "sort", by=BY_DUCKDB).returncode == -signal.SIGKILL
     assert [path.name for path in out.parent.iterdir()] == [STAGES]
     assert spilled(out) > 0
     made = export(FakeServices(tmp_path / "ledger", fence=2), out)
@@ -132,7 +120,7 @@ def test_killed_in_the_sort_a_second_run_makes_the_same_bytes_and_one_file(tmp_p
 
 def test_killed_before_the_link_the_second_run_computes_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out" / "out.csv"
-    assert killed(out, tmp_path / "ledger", "link-1").returncode == -signal.SIGKILL
+    assert killed(out, tmp_path / "ledger", "link-1", by=BY_DUCKDB).returncode == -signal.SIGKILL
     stage = next(out.parent.glob(".sw-stage/*/*/*"))
     assert sorted(path.name for path in stage.iterdir()) == ["data", "manifest.json"]
     made = export(FakeServices(tmp_path / "ledger", fence=2), out)
@@ -142,7 +130,7 @@ def test_killed_before_the_link_the_second_run_computes_nothing(tmp_path: Path) 
 
 def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out" / "out.csv"
-    run = killed(out, tmp_path / "ledger", "file-size")
+    run = killed(out, tmp_path / "ledger", "file-size", by=BY_DUCKDB)
     assert (run.returncode, run.stderr) == (1, "")  # DuckDB reports what it was not given back when the process ends
     assert run.stdout.startswith("ExportError: Expected ")
     assert "free disk space" in run.stdout

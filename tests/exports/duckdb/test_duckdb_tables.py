@@ -209,16 +209,6 @@ def test_a_variable_of_the_caller_is_no_table(tmp_path: Path) -> None:
     assert secret.num_rows == 1
 
 
-@pytest.mark.parametrize("form", ["Delta", "Hudi", "Iceberg"])
-def test_tables_of_lakes_are_refused(tmp_path: Path, form: str) -> None:
-    sign = {"Delta": "_delta_log/0.json", "Hudi": ".hoodie/x", "Iceberg": "metadata/v1.metadata.json"}[form]
-    (tmp_path / "lake" / sign).parent.mkdir(parents=True)
-    (tmp_path / "lake" / sign).write_text("{}")
-    pq.write_table(pa.table({"id": [1]}), tmp_path / "lake" / "a.parquet")
-    with pytest.raises(ExportRejected, match=f"{form} table"):
-        lines(tmp_path, tmp_path / "lake")
-
-
 @pytest.mark.parametrize(
     ("table", "error", "expected"),
     [

@@ -108,7 +108,6 @@ def test_nasty_values_have_the_bytes_of_row_export(tmp_path: Path, name: str) ->
     ("value", "expected"),
     [
         ("170141183460469231731687303715884105727::HUGEINT", "170141183460469231731687303715884105727"),
-        ("(2::UHUGEINT ** 100)::UHUGEINT", str(2**100)),
         ("18446744073709551615::UBIGINT", "18446744073709551615"),
         ("0.00000001::DECIMAL(38,8)", "0.00000001"),
         ("'2024-03-31 02:30:00.5+02'::TIMESTAMPTZ", "2024-03-31T00:30:00.500000Z"),
@@ -144,6 +143,8 @@ def test_a_moment_has_no_zone_of_this_machine(tmp_path: Path, monkeypatch: pytes
         ("'101'::BIT", "BIT"),
         ("[INTERVAL 3 DAY]", "INTERVAL"),
         ("{'a': {'b': '1'::BIT}}", "BIT"),
+        ("1::UHUGEINT", "UHUGEINT"),  # Arrow would make a negative number of its largest values
+        ("[1::UHUGEINT]", "UHUGEINT"),
         ("union_value(a := 1)", "UNION"),
     ],
 )
@@ -174,9 +175,9 @@ def test_infinite_dates_are_refused(tmp_path: Path, value: str, kind: str) -> No
         export(tmp_path, f"SELECT 1 AS id, {value} AS value", f"out.{kind}")
 
 
-def test_an_integer_beyond_128_bits_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExportRejected, match="340282366920938463463374607431768211455"):
-        export(tmp_path, "SELECT 1 AS id, 340282366920938463463374607431768211455::UHUGEINT AS value")
+def test_an_integer_that_has_no_room_in_parquet_is_refused_as_a_number(tmp_path: Path) -> None:
+    with pytest.raises(ExportRejected, match=r"decimals that fit their type, got another value .*105727 does not fit"):
+        export(tmp_path, "SELECT 1 AS id, 170141183460469231731687303715884105727::HUGEINT AS value", "out.parquet")
 
 
 KEYS: list[tuple[str, str, list[str]]] = [
@@ -243,13 +244,6 @@ def test_several_files_have_the_bytes_of_row_export(tmp_path: Path) -> None:
     assert len(made.files or ()) == 6
     assert (made.files, made.totals, made.sha256) == (light.files, light.totals, light.sha256)
     assert verify(tmp_path / "out") == made
-
-
-def test_a_column_of_the_partition_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExportRejected, match="partition_by to name columns"):
-        DuckDBExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(
-            FakeServices(tmp_path / "ledger"), tmp_path / "out", format=Csv(), partition_by=("day",)
-        )
 
 
 def test_the_manifest_has_the_version_of_duckdb(tmp_path: Path) -> None:
