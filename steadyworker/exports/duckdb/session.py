@@ -138,18 +138,29 @@ class SortedQuery:
 
 
 def check_finite(batch: Any) -> None:
-    """Raise ExportRejected for an infinite date or moment, which only DuckDB and PostgreSQL have."""
-    pa = arrow()
+    """Raise ExportRejected for an infinite date or moment, also inside of a list or struct; only DuckDB and PostgreSQL have them."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
-            continue
-        most = (1 << (column.type.bit_width - 1)) - 1
-        found = pa.compute.min_max(column.view(f"int{column.type.bit_width}")).as_py()
-        if found["max"] == most or found["min"] == -most:
+        if _has_infinite(column):
             raise ExportRejected(
                 f"Expected finite dates in {name!r}, got infinity: make it NULL in the query, "
                 f"CASE WHEN isfinite({name}) THEN {name} END."
             )
+
+
+def _has_infinite(column: Any) -> bool:
+    pa = arrow()
+    kind = column.type
+    if pa.types.is_struct(kind):
+        return any(map(_has_infinite, column.flatten()))
+    if pa.types.is_map(kind):
+        return _has_infinite(column.keys) or _has_infinite(column.items)
+    if pa.types.is_nested(kind):
+        return _has_infinite(column.flatten())
+    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+        return False
+    most = (1 << (kind.bit_width - 1)) - 1
+    found = pa.compute.min_max(column.view(f"int{kind.bit_width}")).as_py()
+    return found["max"] == most or found["min"] == -most
 
 
 def failure(error: BaseException, spill: Path, memory_limit: int) -> ExportError:

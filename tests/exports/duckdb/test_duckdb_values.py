@@ -175,6 +175,16 @@ def test_infinite_dates_are_refused(tmp_path: Path, value: str, kind: str) -> No
         export(tmp_path, f"SELECT 1 AS id, {value} AS value", f"out.{kind}")
 
 
+@pytest.mark.parametrize(
+    "inside", ["[DATE '2024-01-31', {}]", "{{'a': 1, 'b': [{}]}}", "MAP {{'a': {}}}", "[{}]::DATE[1]"]
+)
+def test_infinite_dates_inside_of_values_are_refused(tmp_path: Path, inside: str) -> None:
+    infinite, finite = inside.format("'infinity'::DATE"), inside.format("DATE '2024-02-29'")
+    with pytest.raises(ExportRejected, match="Expected finite dates in 'value', got infinity"):
+        export(tmp_path, f"SELECT 1 AS id, {infinite} AS value", "out.parquet")
+    assert export(tmp_path, f"SELECT 1 AS id, {finite} AS value", "fine.parquet").rows == 1
+
+
 def test_an_integer_that_has_no_room_in_parquet_is_refused_as_a_number(tmp_path: Path) -> None:
     with pytest.raises(ExportRejected, match=r"decimals that fit their type, got another value .*105727 does not fit"):
         export(tmp_path, "SELECT 1 AS id, 170141183460469231731687303715884105727::HUGEINT AS value", "out.parquet")
