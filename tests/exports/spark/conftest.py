@@ -74,6 +74,10 @@ def older(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[Sp
         "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.ice.type": "hadoop",
         "spark.sql.catalog.ice.warehouse": str(folder / "ice"),
+        # By default, Delta reads a log of a few lines in 50 tasks, each of which compiles its code, and lists a folder in 10,000.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+        "spark.sql.shuffle.partitions": "4",
     }
     service = SparkService(older_settings("4.1")(folder=folder, conf=conf | SMALL_TASKS))
     yield service
