@@ -143,8 +143,9 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def sources(archive: Path, drivers: None, postgres: Postgres, frames: Path) -> Iterator[SparkService]:
     """A warm service whose environment has the database's password, and whose `sys.path` has the users' modules."""
     environ = {**os.environ, PASSWORD: password(postgres.url)}
+    derby = {"spark.driver.extraJavaOptions": f"-Dderby.system.home={archive}"}  # where it writes its log
     # Two cores wherever it runs.
-    settings = SparkSettings(folder=archive, conf=SMALL_TASKS, master="local[2,4]")
+    settings = SparkSettings(folder=archive, conf=SMALL_TASKS | derby, master="local[2,4]")
     service = SparkService(settings, environ=environ)
     yield service
     service.stop(10)
