@@ -107,7 +107,7 @@ def write(
     keys = keys_of(result.schema, plan)
     reads = inputs(result)
     reads.refuse_lakes(session, here=databases is not None)
-    columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
+    columns = tuple(result.schema.fieldNames())
     versions = versions | (databases.versions if databases else {})
     keyed = tuple(key.name for key in keys)
     emit(ExportStarted(run.job, columns, keyed, versions, dict(where), pinned.snapshots))

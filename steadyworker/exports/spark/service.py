@@ -52,6 +52,9 @@ from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.stage import remove_empty
 from steadyworker.telemetry.logs import get_logger
 
+_MOST_HOSTS = (
+    2  # one more than usual, for a job that must run alone, or for new jobs while a job on the first host does not end
+)
 _STOPPED = ("stopped", "the worker process stops")
 _CANCELLED = ("cancelled", "cancelled")
 
@@ -208,7 +211,7 @@ class SparkService:
         while self._waiting:
             host = next((host for host in self._hosts if host.accepts(self._waiting[0])), None)
             starting = any(not host.ready and not host.stopping for host in self._hosts)
-            if host is None and not starting and len(self._hosts) < self._settings.max_hosts:
+            if host is None and not starting and len(self._hosts) < _MOST_HOSTS:
                 host = self._start()
             if host is None:
                 return
@@ -268,7 +271,7 @@ class SparkService:
         if isinstance(event, ExportFailed) and call.stuck:
             self._again(call, "stuck", call.stuck)
         else:
-            call.end(event, host.versions)
+            call.report(event, versions=host.versions)
 
     def _stuck(self, host: SparkHost, message: Stuck) -> None:
         """Cancel a stuck call; its host is killed if the call does not end."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportError
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
@@ -104,28 +104,6 @@ def test_a_connection_that_is_lost_is_attached_again(
     finally:
         service.stop(10)  # before the proxy: a client comes back at once
         proxy.close()
-
-
-def test_a_server_that_is_killed_and_restarted_costs_a_resubmission_and_the_file_is_the_same(
-    connected: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path
-) -> None:
-    service = connected()
-    undisturbed = export(LiveServices(service), payments, tmp_path / "a.csv")
-    restarted: list[threading.Thread] = []
-
-    def on_event(event: Mapping[str, Any]) -> None:
-        if event["type"] == "started" and not restarted:
-            connect_server.kill()
-            restarted.append(threading.Thread(target=connect_server.start))
-            restarted[0].start()
-
-    services = LiveServices(service, uid="uid-2", on_event=on_event)
-    disturbed = export(services, payments, tmp_path / "b.csv")
-    restarted[0].join()
-    assert services.kinds().count("started") == 2
-    assert services.events[-1]["submissions"] == 2
-    assert (disturbed.sha256, disturbed.totals) == (undisturbed.sha256, undisturbed.totals)
-    assert not list(tmp_path.glob(".sw-stage/**/part-*"))
 
 
 def test_a_server_that_hangs_is_found_by_its_silence_and_the_job_begun_again_when_it_is_back(
@@ -272,11 +250,3 @@ def test_a_token_is_nowhere_to_be_read(
     said = capfd.readouterr()
     assert TOKEN not in said.out + said.err
     assert TOKEN[::-1] not in said.out + said.err
-
-
-def test_a_setting_that_the_server_refuses_is_named(connected: Made, tmp_path: Path) -> None:
-    service = connected(conf={"spark.sql.warehouse.dir": "/nowhere"})
-    with pytest.raises(
-        ExportRejected, match=r"settings of a session in spark_conf, got spark\.sql\.warehouse\.dir, which .*refuses"
-    ):
-        SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "x.csv")

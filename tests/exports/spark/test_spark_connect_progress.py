@@ -54,11 +54,3 @@ def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
     names = [name for _, name in msgspec.json.decode(stuck.stored or b"", type=Handle).spark]
     assert len(set(names)) == len(names) == 2
     assert not (tmp_path / "stuck.csv").exists()
-
-
-@pytest.mark.slow
-def test_a_task_that_was_slow_and_not_stuck_is_granted_more_the_next_time(connected: Made, tmp_path: Path) -> None:
-    """A task that takes 28 s of which nothing is seen, where ten are granted at first: nothing tells it from a hung one."""
-    services = LiveServices(connected(stuck_after=1.0))
-    assert export(sleeping("if(id >= 62, 14000, 0)", "64"), services, tmp_path / "out.csv").rows == 64
-    assert services.events[-1]["submissions"] == 2

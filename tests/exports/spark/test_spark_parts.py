@@ -16,7 +16,7 @@ import pytest
 from steadyworker.errors import ConfigError, ExportError
 from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.params import from_param, to_param
-from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.export import SparkExport, note
 from steadyworker.exports.spark.hosts import Call, Limit, SparkHost
 from steadyworker.exports.spark.java import find_java
 from steadyworker.exports.spark.process import HostProcess
@@ -216,7 +216,9 @@ def test_a_step_of_a_host_may_last_as_long_as_its_processes_move() -> None:
     assert limit.over(40.0), "a fiftieth of a second in ten"
 
 
-def test_a_database_may_be_silent_for_as_long_as_its_own_limit(tmp_path: Path) -> None:
+def test_a_database_may_be_silent_for_as_long_as_its_own_limit_and_a_job_that_begins_again_four_times_as_long(
+    tmp_path: Path,
+) -> None:
     process: Any = FakeProcess()
     limits: list[float] = []
     process.send = lambda run: limits.append(run.stuck_after)
@@ -226,7 +228,8 @@ def test_a_database_may_be_silent_for_as_long_as_its_own_limit(tmp_path: Path) -
     for number, tables in enumerate([{}, {"t": database}]):
         plan = ExportPlan(query="", tables=dict(tables), order_by=(), parts="/")
         host.submit(Call(f"job-{number}", plan, lambda _: None))
-    assert limits == [90.0, 1800.0]
+    host.submit(Call("job-1", plan, lambda _: None, submissions=2))
+    assert limits == [90.0, 1800.0, 28_800.0]
 
 
 def test_the_end_of_a_hosts_log_begins_with_the_error_that_ended_its_jvm(tmp_path: Path) -> None:
@@ -244,3 +247,16 @@ def test_the_end_of_a_hosts_log_begins_with_the_error_that_ended_its_jvm(tmp_pat
     host: Any = SimpleNamespace(folder=tmp_path)
     tail = HostProcess.log_tail(host).split(" | ")
     assert tail == [lines[1], "e", "f", "g", "h", lines[-1]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "total", "seconds", "shown"),
+    [
+        (0, 10, 0.0, "0 rows written"),
+        (1_200_000, 3_000_000, 14.3, "1,200,000 rows written, 84,000 rows/s, about 21 s left"),
+        (10, 20_000, 0.5, "10 rows written, 20 rows/s, about 17 min left"),
+        (1, 3_601, 2.0, "1 rows written, 1 rows/s, about 2.0 h left"),
+    ],
+)
+def test_a_note_has_the_speed_and_the_time_that_is_left(rows: int, total: int, seconds: float, shown: str) -> None:
+    assert note(rows, total, seconds) == shown
