@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,14 +223,3 @@ class SparkHost:
         elif self.asked.over(now):
             silent, self.answered_at, self.asked = now - self.asked.began, now, None
             self.kill(f"the host's JVM did not respond for {silent:.0f} s")
-
-    def due(self) -> Iterator[float]:
-        """Yield the times at which `attend` must be called again."""
-        if self.limit:
-            yield self.limit.due
-        yield from (call.ends_by for call in self.calls.values() if call.ends_by is not None)
-        if self.ready and not self.stopping:
-            if self.calls:
-                yield self.asked.due if self.asked else self.answered_at + self.settings.hung_after / _PINGS
-            elif self.idle_since is not None:
-                yield self.idle_since + self.settings.idle_stop

@@ -52,9 +52,8 @@ from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.stage import remove_empty
 from steadyworker.telemetry.logs import get_logger
 
-_MOST_HOSTS = (
-    2  # one more than usual, for a job that must run alone, or for new jobs while a job on the first host does not end
-)
+_LOOK = 0.5  # seconds between two looks at the limits of the hosts
+_MOST_HOSTS = 2  # the second is for a job that must run alone, or for new jobs while a job on the first does not end
 _STOPPED = ("stopped", "the worker process stops")
 _CANCELLED = ("cancelled", "cancelled")
 
@@ -155,7 +154,7 @@ class SparkService:
         while not (self._stopped and not self._hosts):
             try:
                 with suppress(queue.Empty):
-                    self._notes.get(timeout=self._until_due())()
+                    self._notes.get(timeout=_LOOK if self._hosts else None)()
                 self._place()
                 for host in self._hosts:
                     for call in host.attend(self._clock.monotonic()):
@@ -166,11 +165,6 @@ class SparkService:
                 self._fail_all("unavailable", f"a fault of the Spark service: {error!r}")
                 for host in self._hosts:
                     host.kill()
-
-    def _until_due(self) -> float | None:
-        """Return the seconds until the next deadline, or None if the service only waits for its queue."""
-        moments = [moment for host in self._hosts for moment in host.due()]
-        return max(0.0, min(moments) - self._clock.monotonic()) if moments else None
 
     def _cancel(self, call: Call) -> None:
         call.cancelled = True
