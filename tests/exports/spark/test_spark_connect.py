@@ -14,15 +14,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.handle import Handle
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import TOKEN, ConnectServer, free_port
 from tests.exports.spark.orphan import orphan
 from tests.exports.spark.sparkkit import LiveServices, Made, export, session
+from tests.exports.spark.test_spark_stuck import sleeping
 
 # Slow: minutes in all, for a server that is killed has to be started again.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
@@ -250,3 +253,37 @@ def test_a_token_is_nowhere_to_be_read(
     said = capfd.readouterr()
     assert TOKEN not in said.out + said.err
     assert TOKEN[::-1] not in said.out + said.err
+
+
+def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
+    connected: Made, connect_server: ConnectServer, tmp_path: Path, eventually: Eventually
+) -> None:
+    """
+    The slow one sleeps 0.3 s for each of 64 rows, longer than the limit in all, beside the stuck one, in the same host.
+
+    The stuck one sleeps for an hour in its last task: cancelled, begun again in a session of its own, granted more, given up;
+    and the ledger has both names, for the next run.
+    """
+    service = connected(stuck_after=1.0, resubmissions=1)
+    slow, stuck = LiveServices(service, uid="slow"), LiveServices(service, uid="stuck")
+
+    def ask(query: str, services: LiveServices, to: Path) -> None:
+        SparkExport(query, tables={}, order_by=("id",)).write(services, to)
+
+    beside = threading.Thread(target=ask, args=(sleeping("300", "64"), slow, tmp_path / "slow.csv"))
+    beside.start()
+    began = time.monotonic()
+    with pytest.raises(
+        ExportError, match=r"\(stuck\): nothing has moved for .* 31 of 32 tasks complete and 1 in flight"
+    ):
+        ask(sleeping("if(id = 63, 3600000, 0)", "64"), stuck, tmp_path / "stuck.csv")
+    took = time.monotonic() - began
+    assert stuck.events[-1]["submissions"] == 2
+    assert took > 50, "ten seconds of stillness, then forty"
+    beside.join()
+    assert slow.events[-1]["type"] == "done"
+    assert slow.events[-1]["submissions"] == 1
+    eventually(lambda: connect_server.running() == [], within=60)
+    names = [name for _, name in msgspec.json.decode(stuck.stored or b"", type=Handle).spark]
+    assert len(set(names)) == len(names) == 2
+    assert not (tmp_path / "stuck.csv").exists()

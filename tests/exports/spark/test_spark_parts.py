@@ -1,24 +1,28 @@
-"""What needs no Spark: parts, tables, parameters, settings, and a Java that is there or not."""
+"""What needs no Spark: parts, tables, parameters, settings, and a Java or a driver that is there or not."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from steadyworker.errors import ConfigError, ExportError
 from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.params import from_param, to_param
+from steadyworker.exports.spark.build import Build
+from steadyworker.exports.spark.databases import load as load_table
 from steadyworker.exports.spark.export import SparkExport, note
 from steadyworker.exports.spark.hosts import Call, Limit, SparkHost
-from steadyworker.exports.spark.java import find_java
+from steadyworker.exports.spark.java import DRIVER, REMEDY, Java, find_java, with_driver
 from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import ExportPlan
 from steadyworker.exports.spark.service import SparkService
@@ -260,3 +264,48 @@ def test_the_end_of_a_hosts_log_begins_with_the_error_that_ended_its_jvm(tmp_pat
 )
 def test_a_note_has_the_speed_and_the_time_that_is_left(rows: int, total: int, seconds: float, shown: str) -> None:
     assert note(rows, total, seconds) == shown
+
+
+def test_spark_is_given_the_systems_driver_unless_the_user_names_one(tmp_path: Path) -> None:
+    assert with_driver("", tmp_path) == ""
+    folder = tmp_path / "usr/share/java"
+    folder.mkdir(parents=True)
+    system = folder / "postgresql.jar"
+    system.touch()
+    assert with_driver("", tmp_path) == str(system)
+    for own in ("/opt/postgresql-42.7.4.jar", "https://example.com/postgresql.jar"):
+        assert with_driver(f" {own},hdfs:///x.jar ", tmp_path) == f"{own},hdfs:///x.jar"
+    assert with_driver("https://example.com/other.jar", tmp_path).split(",")[1:] == [str(system)]
+
+
+def test_the_error_without_the_driver_names_its_package() -> None:
+    """As py4j shows the error of Java."""
+    session = MagicMock()
+    load = session.read.format.return_value.options.return_value.load
+    load.side_effect = Exception(
+        "calling o37.load.\n: java.lang.ClassNotFoundException: org.postgresql.Driver\n\tat java."
+    )
+    with pytest.raises(ExportError, match="got no such class in Spark: apt-get install libpostgresql-jdbc-java"):
+        load_table(session, DRIVER, REMEDY, {})
+    load.side_effect = OSError("full")
+    with pytest.raises(OSError, match="full"):
+        load_table(session, DRIVER, REMEDY, {})
+
+
+def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    settings = SparkSettings(folder=tmp_path, conf={"spark.jars": "/own.jar"})
+    environment = settings.environment({}, tmp_path, Java(tmp_path, "17.0.1"), sys.executable)
+    entries = environment["PYTHONPATH"].split(os.pathsep)
+    assert entries[:2] == [str(Path.cwd()), str(tmp_path)]
+    assert not any("site-packages" in entry for entry in entries)
+    assert "spark.jars=/own.jar" in settings.properties(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["", "payments", "reports/frames:payments", "reports.frames:", ":payments", "a:b c", "a:b()"]
+)
+def test_a_function_is_named_by_its_module(name: str) -> None:
+    assert Build("reports.frames:Monthly.payments").name == "reports.frames:Monthly.payments"
+    with pytest.raises(ExportError, match="module:function"):
+        Build(name)
