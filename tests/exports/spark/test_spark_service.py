@@ -437,7 +437,7 @@ def test_a_start_that_moves_is_waited_for(host: Made, tmp_path: Path, moves: str
     service = host(
         f"""
 began = time.monotonic()
-while time.monotonic() < began + 8:
+while time.monotonic() < began + 4:
     {moves}
 ready()
 for run in commands():
