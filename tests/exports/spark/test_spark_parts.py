@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
@@ -309,3 +310,14 @@ def test_a_function_is_named_by_its_module(name: str) -> None:
     assert Build("reports.frames:Monthly.payments").name == "reports.frames:Monthly.payments"
     with pytest.raises(ExportError, match="module:function"):
         Build(name)
+
+
+def test_make_looks_for_the_tests_of_spark_where_they_are() -> None:
+    root = Path(__file__).parents[3]
+    (folders,) = re.findall(
+        r"^SPARK_TESTS = .*,,(.*)\)$", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    marks = re.compile(r"\bmark\.spark\b")
+    marked = [path for path in root.glob("tests/**/*.py") if marks.search(path.read_text(encoding="utf-8"))]
+    assert marked
+    assert [path for path in marked if not any(path.is_relative_to(root / folder) for folder in folders.split())] == []
