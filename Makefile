@@ -55,7 +55,7 @@ brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop 
 BRIEF_JAVA = JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # Spark's tests come after the others; those of `make test-all` one at a time, with the Java that users have.
-# Each process that looks for them in all of tests/ would take half a minute for that.
+# To collect all of tests/ for them would take half a minute in each process.
 SPARK_TESTS = $(if $(findstring tests/,$(ARGS)),,tests/deploy tests/examples tests/exports)
 # What failed is tried again by itself; tests/again.py says when that forgives it.
 test: $(READY) java ## The tests, but those marked slow

@@ -52,7 +52,7 @@ from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.stage import remove_empty
 from steadyworker.telemetry.logs import get_logger
 
-_LOOK = 0.5  # seconds between two looks at the limits of the hosts
+_CHECK_EVERY = 0.5  # seconds between two checks of the hosts' limits
 _MOST_HOSTS = 2  # the second is for a job that must run alone, or for new jobs while a job on the first does not end
 _STOPPED = ("stopped", "the worker process stops")
 _CANCELLED = ("cancelled", "cancelled")
@@ -154,7 +154,7 @@ class SparkService:
         while not (self._stopped and not self._hosts):
             try:
                 with suppress(queue.Empty):
-                    self._notes.get(timeout=_LOOK if self._hosts else None)()
+                    self._notes.get(timeout=_CHECK_EVERY if self._hosts else None)()
                 self._place()
                 for host in self._hosts:
                     for call in host.attend(self._clock.monotonic()):

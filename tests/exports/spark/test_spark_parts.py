@@ -230,10 +230,9 @@ def test_a_database_may_be_silent_for_as_long_as_its_own_limit_and_a_job_that_be
     host = SparkHost(process, SparkSettings(folder=tmp_path, stuck_after=90.0))
     host.became_ready({}, 0.0)
     database = Jdbc("postgresql://db/x", "t", statement_timeout=1800.0)
-    for number, tables in enumerate([{}, {"t": database}]):
+    for number, (tables, before) in enumerate([({}, 0), ({"t": database}, 0), ({"t": database}, 2)]):
         plan = ExportPlan(query="", tables=dict(tables), order_by=(), parts="/")
-        host.submit(Call(f"job-{number}", plan, lambda _: None))
-    host.submit(Call("job-1", plan, lambda _: None, submissions=2))
+        host.submit(Call(f"job-{number}", plan, lambda _: None, submissions=before))
     assert limits == [90.0, 1800.0, 28_800.0]
 
 
