@@ -55,12 +55,14 @@ brokers: $(READY) ## Start the brokers of the tests, print their URLs, and stop 
 BRIEF_JAVA = JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # Spark's tests come after the others; those of `make test-all` one at a time, with the Java that users have.
+# To collect all of tests/ for them would take half a minute in each process.
+SPARK_TESTS = $(if $(findstring tests/,$(ARGS)),,tests/deploy tests/examples tests/exports)
 # What failed is tried again by itself; tests/again.py says when that forgives it.
 test: $(READY) java ## The tests, but those marked slow
 	@echo "==> tests, $(WORKERS) at a time"
 	@$(BIN)/python -m tests.again -n $(WORKERS) --dist loadgroup -m "not slow and not spark" $(ARGS)
 	@echo "==> tests of Spark exports, two at a time"
-	@$(BRIEF_JAVA) $(BIN)/python -m tests.again -n 2 --dist loadgroup -m "not slow and spark" $(ARGS)
+	@$(BRIEF_JAVA) $(BIN)/python -m tests.again -n 2 --dist loadgroup -m "not slow and spark" $(SPARK_TESTS) $(ARGS)
 
 test-fast: $(READY) ## What one runs at every save: no broker, no Spark, no worker process, under a minute
 	@echo "==> the quick tests"
@@ -71,7 +73,7 @@ test-all: $(READY) java ## All tests, the slow ones too, on every version of the
 	@echo "==> all tests, $(WORKERS) at a time"
 	@$(BIN)/python -m tests.again -n $(WORKERS) --dist loadgroup --all-brokers -m "not spark" $(ARGS)
 	@echo "==> all tests of Spark exports, one at a time"
-	@$(BIN)/python -m tests.again -m "spark" $(ARGS)
+	@$(BIN)/python -m tests.again -m "spark" $(SPARK_TESTS) $(ARGS)
 
 check: $(READY) ## Format, lint and types, as CI judges them
 	@echo "==> ruff format --check"

@@ -29,9 +29,6 @@ _DRIVERS: Mapping[str, str] = MappingProxyType(
     {
         "mysql": "com.mysql.cj.jdbc.Driver",
         "mariadb": "org.mariadb.jdbc.Driver",
-        "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
-        "oracle": "oracle.jdbc.OracleDriver",
-        "db2": "com.ibm.db2.jcc.DB2Driver",
     }
 )
 # An option such as `password`, `pwd`, `trustStorePassword` or `accessToken`; and `user:password@`, or Oracle's `user/password@`.
@@ -62,11 +59,12 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
             Without `sslmode`, a server on another host must show a certificate for its name (`verify-full`).
             The certificate must be signed by `sslrootcert`, or by an authority that the system and, for Spark, also Java trust.
             For Spark, `sslkey` is a key in PKCS-8 DER, which both libpq and the JDBC driver can read.
-            The URL of another database begins with `jdbc:mysql:`, `jdbc:mariadb:`, `jdbc:sqlserver:`, `jdbc:oracle:` or `jdbc:db2:`.
+            The URL of another database is one of JDBC, like `jdbc:mysql://host/database`.
             Its options are the driver's own, with TLS among them, so only the worker's operator may choose the URL.
             `spark.jars` in `spark_conf` names the jar of its driver.
         table: The table's name, or a query for the database.
             Spark passes filters of the export's query to the database, so this query needs no formatted values.
+        driver: The class of the JDBC driver, like `com.example.jdbc.Driver`; known for PostgreSQL, MySQL and MariaDB.
         partition_by: A column of integers, dates or timestamps, preferably with an index, that cuts the read into ranges.
             Spark reads as many ranges at once as it has cores, each range on its own connection.
             Without such a column, a single connection reads all rows.
@@ -89,6 +87,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
         ExportRejected: An argument is invalid; the message never repeats a value in the URL.
     """
 
+    driver: str | None = None
     partition_by: str | None = None
     partitions: int | None = None
     user: str | None = None
@@ -121,12 +120,6 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
             msgspec.structs.force_setattr(self, "password_file", str(Path(self.password_file).absolute()))
 
     @property
-    def driver(self) -> str | None:
-        """The class of the JDBC driver for another database than PostgreSQL; None for PostgreSQL."""
-        kind, _, rest = self.url.partition(":")
-        return _DRIVERS.get(rest.partition(":")[0]) if kind == "jdbc" else None
-
-    @property
     def place(self) -> str:
         """`host:port/database`; for another database than PostgreSQL, the URL without its options."""
         if self.driver:
@@ -149,7 +142,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
         """The SQL text after FROM; raises ExportRejected if `table` is neither a name nor a query."""
         text = self.table.strip().rstrip(";").rstrip()
         if _QUERY.match(text):
-            return f"({text}\n) {'' if self.driver else 'AS '}source"  # on a separate line, because a query can end in a comment
+            return f"({text}\n) source"  # on a separate line, because a query can end in a comment
         if not _TABLE.fullmatch(text):
             raise ExportRejected(
                 f"Expected a table's name, like payments or billing.payments, or a query, got {self.table!r:.200}: "
@@ -158,12 +151,16 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
         return text
 
     def _check_jdbc(self) -> None:
-        """Raise ExportRejected if the URL of another database than PostgreSQL is invalid, or has an argument for PostgreSQL alone."""
-        if self.driver is None:
+        """Raise ExportRejected if the URL of another database than PostgreSQL is invalid, or has an argument for PostgreSQL alone; note its driver."""
+        kind = self.url.split(":")[1]
+        driver = self.driver or _DRIVERS.get(kind)
+        if driver is None or kind == "postgresql":
             raise ExportRejected(
-                f"Expected a URL that begins with jdbc: and one of {', '.join(_DRIVERS)}, got another "
-                "(it is not shown, because it can contain a password): name PostgreSQL as postgresql://user@host:5432/database."
+                f"Expected driver= for a URL of JDBC that begins with none of {', '.join(_DRIVERS)}, got none "
+                "(the URL is not shown, because it can contain a password): name the driver's class, "
+                "and PostgreSQL as postgresql://user@host:5432/database."
             )
+        msgspec.structs.force_setattr(self, "driver", driver)
         if _SECRET.search(self.url):
             raise ExportRejected(
                 "Expected a URL without user and password, got one with them: move them to user= and to password_env= or password_file=."
@@ -174,7 +171,11 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
             )
 
     def _check_url(self) -> None:
-        """Raise ExportRejected if the URL of PostgreSQL is invalid; note its user."""
+        """Raise ExportRejected if the URL of PostgreSQL is invalid, or another driver is named; note its user."""
+        if self.driver is not None:
+            raise ExportRejected(
+                "Expected driver= only for a URL that begins with jdbc:, got it for another: remove it, or write the URL of JDBC."
+            )
         if self.url.startswith("sqlite:"):
             raise ExportRejected(
                 "Expected postgresql://user@host:5432/database as the URL of a Jdbc table, got a SQLite file: "

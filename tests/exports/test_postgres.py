@@ -53,7 +53,7 @@ def test_a_url_becomes_a_place_a_user_and_options() -> None:
     assert (made.relation, made.password_file) == ("billing.payments", str(Path.cwd() / "secret"))
     made = Jdbc("postgres://us%40er@[::1]/shop", " SELECT 1 -- one; \n ; ")
     assert (made.place, made.user) == ("[::1]:5432/shop", "us@er")
-    assert made.relation == "(SELECT 1 -- one;\n) AS source"
+    assert made.relation == "(SELECT 1 -- one;\n) source"
     assert source("t", made) == made == msgspec.json.decode(msgspec.json.encode(made), type=Jdbc)
     with pytest.raises(ExportError, match="table name"):
         source("a b", Jdbc(URL, "t"))

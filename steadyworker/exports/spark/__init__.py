@@ -18,12 +18,11 @@ Heavy exports: a job runs `SparkExport`, and the Spark host runs Spark for this 
 | `service.py`, `hosts.py` | worker process | `SparkService`: start, end and replacement of hosts; assignment of jobs to hosts |
 | `process.py` | worker process | one host: its process, its folder, its death |
 | `submitted.py` | worker process | the settings that `spark-submit` has given, if it runs the worker |
-| `settings.py`, `java.py`, `drivers.py` | worker process | Spark's settings, suitable Java, the JDBC driver |
+| `settings.py`, `java.py` | worker process | Spark's settings, suitable Java, the JDBC driver |
 | `address.py` | worker process, host | a Spark Connect server's address, and its form without secrets |
 | `host.py` | host | the process: descriptors, its lifeline to the worker process, commands |
 | `engine.py` | host | the engine with a Spark driver: starts jobs, watches their tasks, ends them |
-| `tasks.py` | host | the tasks of a job, and the files of its parts |
-| `pace.py` | host, child | whether a job moves; the speed of the rows that are written |
+| `tasks.py` | host | the tasks of a job, the files of its parts, and whether it still moves |
 | `connect.py`, `server.py` | host | the engine for a Spark Connect server, with the same methods; the meaning of the server's errors |
 | `sharing.py` | host | the check that the executors can write parts, and that the worker process can read them |
 | `parts.py` | all | the folder of the parts, on a file system or in a bucket: list, read, remove |

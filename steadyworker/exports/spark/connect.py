@@ -49,7 +49,6 @@ from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
 _UNSEEN = 10.0  # factor of the limit without progress, because the server reports nothing from inside a task
-_AGAIN = 4.0  # factor of the limit for each time that the job was stuck, because it can be slow
 _POLL, _PAUSE = 1.0, 0.2  # seconds between two reads of a job's progress, and between two interrupts
 _GRACE = 10.0  # seconds that a cancelled job gets until one of its tasks runs
 _BYE = 1.5  # seconds to end all jobs when the worker process is gone
@@ -111,8 +110,6 @@ class ConnectEngine:
             remove_parts(job.parts)  # the child can be dead
         with self._changes:
             del self._jobs[job.id]
-        if job.cancelled.is_set() and isinstance(last, ExportFailed):
-            last = ExportFailed(job.id, "cancelled", "cancelled")
         self._emit(last)
         job.ended.set()
 
@@ -245,9 +242,8 @@ class _ConnectJob:
 
 
 def tasks_of(run: RunExport, clock: Clock | None = None) -> Tasks:
-    """Return the tasks of a job; if it was stuck before, its wait for a task counts, because its own tasks can hold the cores."""
-    limit = run.stuck_after * _UNSEEN * _AGAIN**run.stuck_before
-    return Tasks(Path(run.plan.parts), limit, waits=not run.stuck_before, clock=clock)
+    """Return the tasks of a job; if it has begun before, its wait for a task counts, because its own tasks can hold the cores."""
+    return Tasks(Path(run.plan.parts), run.stuck_after * _UNSEEN, waits=not run.again, clock=clock)
 
 
 class _ServerLost(Exception):

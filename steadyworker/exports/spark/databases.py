@@ -1,5 +1,5 @@
 """
-Tables of databases without a snapshot, read by Spark's tasks over JDBC: MySQL, MariaDB, SQL Server, Oracle and Db2.
+Tables of databases without a snapshot, read by Spark's tasks over JDBC: MySQL, MariaDB, and each whose driver the user names.
 
 Spark must quote names as the database does, and chooses the quotes by the URL.
 In a URL of MariaDB, Spark would quote as in standard SQL, and MariaDB then returns the names of the columns as their values.

@@ -166,11 +166,7 @@ class Engine:
             job.give_back()
         with self._changes:
             del self._jobs[job.id]
-        self._emit(
-            ExportFailed(job.id, "cancelled", "cancelled")
-            if job.cancelled.is_set() and isinstance(last, ExportFailed)
-            else last
-        )
+        self._emit(last)
         with suppress(Exception):  # the JVM is gone: `outlive` returns
             self._spare = self._spare or self._fresh()
 

@@ -33,7 +33,6 @@ from steadyworker.exports.sorting import check_sorted
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.spark.build import Build
 from steadyworker.exports.spark.handle import SessionNames
-from steadyworker.exports.spark.pace import note
 from steadyworker.exports.spark.parts import ALL, PartsFolder, opened, parts_folder, rows_of
 from steadyworker.exports.spark.protocol import (
     ExportDone,
@@ -51,6 +50,8 @@ from steadyworker.text.redaction import redact
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 16 << 20
 _SORTS = "Spark sorts the rows"
 _SORTED = 80.0  # percent of the work; of 5 million rows on two cores, Spark's part took 82 to 84 % of the time
+
+_MINUTES, _HOURS = 90.0, 5400.0  # seconds from which the remaining time is shown in minutes, or in hours
 
 SERVICE = "spark"
 """The name under which a worker process registers its `SparkService`."""
@@ -161,7 +162,7 @@ class _SparkRun:
         try:
             done, versions = self._sorted(stage.path / "parts")
             spark = self._clock.monotonic()
-            columns = [name for name, _ in self._started.columns]
+            columns = self._started.columns
             with self._output.writing(columns, keys=[*map(columns.index, self._started.sorted_by)]) as made:
                 self._join(made, done.parts)
         finally:
@@ -192,7 +193,7 @@ class _SparkRun:
                         self._started = started
                         names.began(started.where, started.snapshots)
                         self._drop(before=event["submissions"])
-                        output.check([name for name, _ in started.columns])  # raises before the query runs
+                        output.check(started.columns)  # raises before the query runs
                     case ExportProgress() as moved:
                         # Spark plans one stage after another, so its number of tasks grows, and a percentage would go down.
                         self._percent = max(self._percent, _SORTED * moved.done / max(1, moved.total))
@@ -246,3 +247,26 @@ def _batches(folder: PartsFolder, part: str) -> Iterator[Any]:
         groups = [source.metadata.row_group(number) for number in range(source.metadata.num_row_groups)]
         width = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
         yield from source.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, width))))
+
+
+def note(rows: int, total: int, seconds: float) -> str:
+    """Return the facts of a file after these seconds of writing: `1,200,000 rows written, 84,000 rows/s, about 2 min left`."""
+    facts = [f"{rows:,} rows written"]
+    if rows and seconds > 0:
+        facts.append(f"{_rounded(rows / seconds):,} rows/s")
+        facts.append(f"about {_length((total - rows) * seconds / rows)} left")
+    return ", ".join(facts)
+
+
+def _rounded(value: float) -> int:
+    """Return the number rounded to two significant digits, because further digits would change at each call."""
+    whole = max(1, round(value))
+    return round(whole, 2 - len(str(whole)))
+
+
+def _length(seconds: float) -> str:
+    if seconds < _MINUTES:
+        return f"{max(1, round(seconds))} s"
+    if seconds < _HOURS:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,12 @@ from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import (
     Cancel,
-    ExportDone,
     ExportFailed,
     ExportPlan,
     JobEvent,
     PingHost,
     RunExport,
     as_event,
-    parts_of,
 )
 from steadyworker.exports.spark.settings import SparkSettings
 
@@ -29,6 +27,7 @@ _SHARE = 0.005  # the share of one core that moves; a host with the priority 5 b
 _LATE = 5.0  # seconds after the time of a check; if a check is later than this, this process itself stood still
 _ALONE = 2  # the number of beginnings after which a call runs alone, because it can be what ends its hosts
 _PINGS = 6  # the number of pings in the time of a limit
+_SLOWER = 4.0  # the factor of a job's limit without progress for each earlier beginning, because the job can be slow
 _LONGEST = 5  # the factor of the limit for a reply; after so long a time, a host is killed even if it moves
 
 
@@ -87,7 +86,7 @@ class Call:
     @property
     def parts(self) -> str:
         """The folder of the submission that runs."""
-        return parts_of(self.plan.parts, self.job, self.submissions)
+        return f"{self.plan.parts}/{self.job}-{self.submissions}"
 
     def order(self, stuck_after: float) -> RunExport:
         """
@@ -102,11 +101,8 @@ class Call:
         plan = msgspec.structs.replace(
             self.plan, parts=self.parts, session=names.pop(), earlier=(*self.plan.earlier, *names)
         )
-        return RunExport(self.job, plan, max(stuck_after, *silent, 0.0), self.submissions - 1)
-
-    def end(self, event: ExportDone | ExportFailed, versions: Mapping[str, str] | None = None) -> None:
-        """Emit the last event."""
-        self.report(event, versions=dict(versions or {}))
+        limit = max(stuck_after, *silent, 0.0) * _SLOWER ** len(again)
+        return RunExport(self.job, plan, limit, bool(again))
 
     def report(self, event: JobEvent, **more: Any) -> None:
         """Emit an event, with the number of submissions and the folder of their parts."""
@@ -114,7 +110,7 @@ class Call:
 
     def fail(self, kind: str, text: str) -> None:
         """Emit a failure as the last event."""
-        self.end(ExportFailed(self.job, kind, text))
+        self.report(ExportFailed(self.job, kind, text))
 
 
 @dataclass(eq=False, slots=True)
@@ -227,14 +223,3 @@ class SparkHost:
         elif self.asked.over(now):
             silent, self.answered_at, self.asked = now - self.asked.began, now, None
             self.kill(f"the host's JVM did not respond for {silent:.0f} s")
-
-    def due(self) -> Iterator[float]:
-        """Yield the times at which `attend` must be called again."""
-        if self.limit:
-            yield self.limit.due
-        yield from (call.ends_by for call in self.calls.values() if call.ends_by is not None)
-        if self.ready and not self.stopping:
-            if self.calls:
-                yield self.asked.due if self.asked else self.answered_at + self.settings.hung_after / _PINGS
-            elif self.idle_since is not None:
-                yield self.idle_since + self.settings.idle_stop

@@ -63,7 +63,7 @@ OPTIONS: tuple[Option, ...] = (
         "spark_stuck_after",
         SECONDS,
         60.0,
-        "Restart a Spark export after this time without progress, or after five times its longest pause so far, if that is longer.",
+        "Restart a Spark export after this time without progress; the time is ten times as long in a cluster, or while Spark's own process computes.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The search for a Java installation on which Spark runs."""
+"""What Spark needs of this machine: a suitable Java, and the JDBC driver of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ from pathlib import Path
 
 from steadyworker.errors import ConfigError
 
+JARS = "spark.jars"
+"""Spark's setting with a comma-separated list of jars to load."""
+
+DRIVER = "org.postgresql.Driver"
+"""The class of PostgreSQL's JDBC driver."""
+
+REMEDY = (
+    "apt-get install libpostgresql-jdbc-java, or set spark.jars in spark_conf to the path of the driver's jar; "
+    "then restart the worker"
+)
+"""The remedy if Spark does not have the driver."""
+
 OLDEST = 17
+_DRIVERS = ("usr/share/java/postgresql.jar", "usr/share/pgsql/postgresql.jar")
 _VERSION = re.compile(r'version "(?:1\.)?((\d+)[^"]*)"')
 
 
@@ -47,6 +60,14 @@ def find_java(environ: Mapping[str, str]) -> Java:
         "macOS: brew install openjdk@17), or set JAVA_HOME.",
         id="spark.no-java",
     )
+
+
+def with_driver(jars: str, root: Path = Path("/")) -> str:
+    """Return the jars of the user's setting, and the system's jar of the driver, unless a name among them has `postgresql`."""
+    given = [jar.strip() for jar in jars.split(",") if jar.strip()]
+    found = next((str(path) for jar in _DRIVERS if (path := root / jar).is_file()), None)
+    own = any("postgresql" in jar.rpartition("/")[2] for jar in given)
+    return ",".join([*given, found] if found and not own else given)
 
 
 def _homes(environ: Mapping[str, str]) -> Iterator[Path]:

@@ -25,8 +25,8 @@ from steadyworker.exports.postgres import (
     unreadable,
 )
 from steadyworker.exports.spark.databases import load
-from steadyworker.exports.spark.drivers import DRIVER, REMEDY
 from steadyworker.exports.spark.exact import places
+from steadyworker.exports.spark.java import DRIVER, REMEDY
 
 _ROWS_A_RANGE = 250_000
 _MOST_RANGES = 1000

@@ -76,18 +76,18 @@ class RunExport(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
     The order to begin a job.
 
     Attributes:
-        stuck_after: Seconds without progress after which the job is `stuck`; the limit is longer if the job's tasks are long.
-        stuck_before: How many times the job was stuck before.
+        stuck_after: Seconds without progress after which the job is `stuck`; in a cluster, ten times as many.
+        again: True if the job has begun before.
     """
 
     job: str
     plan: ExportPlan
     stuck_after: float = 60.0
-    stuck_before: int = 0
+    again: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="type"):
-    """The order to end a job; the event `failed` with the kind `cancelled` follows, unless the job has ended by itself."""
+    """The order to end a job; the event `failed` follows, unless the job has ended by itself."""
 
     job: str
 
@@ -117,7 +117,7 @@ class ExportStarted(msgspec.Struct, frozen=True, tag="started", tag_field="type"
     The report that Spark has analysed the query.
 
     Attributes:
-        columns: The name and the Spark type of each column.
+        columns: The names of the columns.
         sorted_by: The names of the columns by which Spark sorts.
         versions: The versions of the databases and of the user's code.
         where: The location of the job in a cluster, such as server and session.
@@ -125,7 +125,7 @@ class ExportStarted(msgspec.Struct, frozen=True, tag="started", tag_field="type"
     """
 
     job: str
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[str, ...]
     sorted_by: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     where: dict[str, str] = {}
@@ -164,7 +164,7 @@ class ExportFailed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
     - `rejected`: a retry cannot succeed, as with an invalid query.
     - `query`: the query, a table or the user's function failed, and a retry can succeed.
     - `job`: the job failed while it ran.
-    - `cancelled`: the job was cancelled.
+    - `cancelled`: the job was cancelled, before the host began it or when the host died.
     - `host-died`: the host died during the job, at each submission.
     - `stuck`: the job had no progress, at each submission.
     - `unavailable`: Spark cannot start here.
@@ -205,11 +205,6 @@ def decode_command(line: bytes) -> Command:
 def decode_message(line: bytes) -> Message:
     """Return the message of a line; raise msgspec.MsgspecError if the line is not a message."""
     return _MESSAGES.decode(line)
-
-
-def parts_of(folder: str, job: str, submission: int) -> str:
-    """Return the folder of one submission's parts."""
-    return f"{folder}/{job}-{submission}"
 
 
 def as_event(event: JobEvent, **more: Any) -> dict[str, Any]:

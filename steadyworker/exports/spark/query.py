@@ -28,7 +28,7 @@ from steadyworker.exports.spark.building import Built, from_traceback
 from steadyworker.exports.spark.catalogs import PinnedTables
 from steadyworker.exports.spark.databases import read_other_table
 from steadyworker.exports.spark.inputs import Inputs
-from steadyworker.exports.spark.parts import PartsFolder, parts_folder
+from steadyworker.exports.spark.parts import parts_folder
 from steadyworker.exports.spark.postgres import read_table
 from steadyworker.exports.spark.protocol import ExportDone, ExportFailed, ExportStarted, JobEvent, RunExport
 from steadyworker.exports.spark.reading import read
@@ -82,7 +82,7 @@ def write(
     databases: Databases | None = None,
 ) -> ExportDone:
     """
-    Make the parts; raise Spark's errors, and ExportRejected if the query does not fit an export.
+    Make the parts; raise Spark's errors, ExportRejected if the query does not fit an export, and ExportError if no part is here.
 
     Args:
         session: The job's own session, after `settle_in`.
@@ -107,32 +107,20 @@ def write(
     keys = keys_of(result.schema, plan)
     reads = inputs(result)
     reads.refuse_lakes(session, here=databases is not None)
-    columns = tuple((field.name, field.dataType.simpleString()) for field in result.schema.fields)
+    columns = tuple(result.schema.fieldNames())
     versions = versions | (databases.versions if databases else {})
     keyed = tuple(key.name for key in keys)
     emit(ExportStarted(run.job, columns, keyed, versions, dict(where), pinned.snapshots))
     folder = parts_folder(plan.parts)
     in_order(result, keys, len(plan.order_by)).write.options(**_PARTS).parquet(folder.url)
-    parts = _shared(folder)
-    others = [f"{table.place} none" for table in plan.tables.values() if isinstance(table, Jdbc) and table.driver]
-    snapshots = [databases.snapshot if databases else None, *others, *pinned.descriptions, *reads.snapshots()]
-    return ExportDone(run.job, parts, "; ".join(dict.fromkeys(filter(None, snapshots))) or None)
-
-
-def _shared(folder: PartsFolder) -> tuple[str, ...]:
-    """
-    Return the parts; Spark writes at least one part, even for a result without rows.
-
-    Raises:
-        ExportError: The executors have written the parts to folders of their own machines.
-    """
-    parts = folder.parts()
-    if not parts:
+    if not (parts := folder.parts()):  # Spark writes at least one part, even for a result without rows
         raise ExportError(
             f"Expected Spark's rows in {folder.url}, got no file there: export to a file system that Spark's executors "
             "share with the worker, or set spark_stage."
         )
-    return parts
+    others = [f"{table.place} none" for table in plan.tables.values() if isinstance(table, Jdbc) and table.driver]
+    snapshots = [databases.snapshot if databases else None, *others, *pinned.descriptions, *reads.snapshots()]
+    return ExportDone(run.job, parts, "; ".join(dict.fromkeys(filter(None, snapshots))) or None)
 
 
 def _read(

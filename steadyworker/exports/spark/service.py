@@ -52,6 +52,8 @@ from steadyworker.exports.spark.settings import SparkSettings
 from steadyworker.exports.stage import remove_empty
 from steadyworker.telemetry.logs import get_logger
 
+_CHECK_EVERY = 0.5  # seconds between two checks of the hosts' limits
+_MOST_HOSTS = 2  # the second is for a job that must run alone, or for new jobs while a job on the first does not end
 _STOPPED = ("stopped", "the worker process stops")
 _CANCELLED = ("cancelled", "cancelled")
 
@@ -152,7 +154,7 @@ class SparkService:
         while not (self._stopped and not self._hosts):
             try:
                 with suppress(queue.Empty):
-                    self._notes.get(timeout=self._until_due())()
+                    self._notes.get(timeout=_CHECK_EVERY if self._hosts else None)()
                 self._place()
                 for host in self._hosts:
                     for call in host.attend(self._clock.monotonic()):
@@ -163,11 +165,6 @@ class SparkService:
                 self._fail_all("unavailable", f"a fault of the Spark service: {error!r}")
                 for host in self._hosts:
                     host.kill()
-
-    def _until_due(self) -> float | None:
-        """Return the seconds until the next deadline, or None if the service only waits for its queue."""
-        moments = [moment for host in self._hosts for moment in host.due()]
-        return max(0.0, min(moments) - self._clock.monotonic()) if moments else None
 
     def _cancel(self, call: Call) -> None:
         call.cancelled = True
@@ -208,7 +205,7 @@ class SparkService:
         while self._waiting:
             host = next((host for host in self._hosts if host.accepts(self._waiting[0])), None)
             starting = any(not host.ready and not host.stopping for host in self._hosts)
-            if host is None and not starting and len(self._hosts) < self._settings.max_hosts:
+            if host is None and not starting and len(self._hosts) < _MOST_HOSTS:
                 host = self._start()
             if host is None:
                 return
@@ -268,7 +265,7 @@ class SparkService:
         if isinstance(event, ExportFailed) and call.stuck:
             self._again(call, "stuck", call.stuck)
         else:
-            call.end(event, host.versions)
+            call.report(event, versions=host.versions)
 
     def _stuck(self, host: SparkHost, message: Stuck) -> None:
         """Cancel a stuck call; its host is killed if the call does not end."""

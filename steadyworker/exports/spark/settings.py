@@ -29,8 +29,7 @@ from pathlib import Path
 
 from steadyworker.errors import ConfigError, Finding
 from steadyworker.exports.spark.address import SCHEME, ConnectAddress
-from steadyworker.exports.spark.drivers import JARS, with_driver
-from steadyworker.exports.spark.java import Java, find_java
+from steadyworker.exports.spark.java import JARS, Java, find_java, with_driver
 from steadyworker.exports.spark.parts import checked_stage
 from steadyworker.exports.spark.protocol import Connect
 from steadyworker.findings import FindingTexts
@@ -104,8 +103,6 @@ class SparkSettings:
             By default, the parts are beside each export.
         conf: Settings of Spark, which replace SteadyWorker's defaults; SteadyWorker adds its own Java options.
         idle_stop: Seconds without a job after which a host ends.
-        max_hosts: The largest number of hosts at the same time.
-            A second host is necessary for a job that must run alone, and for new jobs while a job on the first host does not end.
         resubmissions: How many times a job is begun again after it was stuck, or after its host has died.
         server_within: Seconds to wait for a Spark Connect server that does not respond.
         hung_after: Seconds after which the service kills a host that does not start, reply to a ping, or end.
@@ -114,9 +111,8 @@ class SparkSettings:
             This is also the time in which a cancelled job must end; then the service kills its host, unless other jobs use it.
             In this case, the host takes no more jobs, and is killed after its last job.
         stuck_after: Seconds without a task or a byte after which a job is stuck, and is begun again.
-            The limit is five times the job's longest pause so far if that is longer, and ten times as long while the host computes.
+            The limit is ten times as long while the host computes, and in a cluster; after each earlier beginning it is four times as long.
             Set a larger value for a source that is slow to send its first row.
-            In a cluster the limit is ten times longer; with a Spark Connect server, it is also four times longer after each earlier beginning.
 
     Raises:
         ConfigError: `conf` has a setting that users may not set, or a value that is not text.
@@ -128,7 +124,6 @@ class SparkSettings:
     stage: str = ""
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)  # can contain keys
     idle_stop: float = 300.0
-    max_hosts: int = 2
     resubmissions: int = 3
     server_within: float = 120.0
     hung_after: float = 60.0

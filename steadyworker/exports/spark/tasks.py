@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.exports.spark.pace import Movement
 from steadyworker.system.procfs import tree_cpu
 
 _READ_EVERY = 5.0  # seconds between two reads of the processor time, and of the folder while tasks move
+_LATE = 5.0  # seconds between two polls; after a longer pause, this process itself stood still
+_BUSY = 0.1  # the share of one core that a host uses at least, if Spark computes
+_COMPUTES = (
+    10.0  # the factor of the limit; for so long after its last progress, a job is not stuck if its host computes
+)
 
 
 class Tasks:
     """
-    The tasks of one job; the job's watcher calls `poll` and `stuck`, and any thread calls `record`.
+    The tasks of one job, and its time without progress; the job's watcher calls `poll` and `stuck`, and any thread calls `record`.
+
+    A slow task and a hung task look the same until the slow task ends, so each later beginning of the job gets a longer limit.
+    Processor time is no progress, because it can belong to another job, but it puts off the limit.
 
     Attributes:
         done: The number of complete tasks.
@@ -32,13 +39,14 @@ class Tasks:
     def __init__(
         self, parts: Path, limit: float, *, here: bool = False, waits: bool = False, clock: Clock | None = None
     ) -> None:
-        self._parts, self._here, self._waits = parts, here, waits
+        self._parts, self._limit, self._here, self._waits = parts, limit, here, waits
         self._clock = clock or SystemClock()
-        self._movement = Movement(self._clock.monotonic(), limit)
+        self._since = self._polled = self._read_at = self._computed_at = self._clock.monotonic()
+        self._cpu, self._bytes = 0.0, 0
+        self._seen: Hashable = None
         self._stages: dict[int, tuple[int, int]] = {}
         self._reported: dict[int, int] = {}
         self._running = 0
-        self._read_at, self._bytes = 0.0, 0
         self.done = self.total = 0
 
     def record(self, stages: Iterable[tuple[int, int, int]], running: int = 0) -> None:
@@ -51,27 +59,43 @@ class Tasks:
         self._stages, self._reported, self._running = known, reported, running
 
     def poll(self) -> bool:
-        """Return whether the job has made progress, a task or a byte, since the last poll."""
+        """
+        Return whether the job has made progress, a task or a byte, since the last poll.
+
+        If there was no poll for longer than 5 s, the time between the polls counts as 5 s.
+        """
         now, stages, running = self._clock.monotonic(), self._stages, self._running
         self.done = sum(done for done, _ in stages.values())
         self.total = sum(total for _, total in stages.values())
         if not self._here or now >= self._read_at + _READ_EVERY:
-            self._read_at, self._bytes = now, size_of(self._parts)
-            if self._here:
-                self._movement.computed(now, tree_cpu(os.getpid()))
-        moved = self._movement.saw(now, (tuple(self._reported.items()), self.total, running, self._bytes))
-        if self._waits and not running:
-            self._movement.rest(now)
+            self._read(now)
+        self._since += max(0.0, now - self._polled - _LATE)
+        seen = (tuple(self._reported.items()), self.total, running, self._bytes)
+        moved, self._seen, self._polled = seen != self._seen, seen, now
+        if moved or (self._waits and not running):
+            self._since = now
         return moved
+
+    def _read(self, now: float) -> None:
+        self._bytes = size_of(self._parts)
+        if self._here:
+            cpu, before = tree_cpu(os.getpid()), self._cpu
+            if abs(cpu - before) >= _BUSY * (now - self._read_at):  # the sum becomes smaller when a process ends
+                self._computed_at = now
+            self._cpu = cpu
+        self._read_at = now
 
     def stuck(self) -> str:
         """Return a message if the job has been without progress for too long, otherwise an empty text."""
-        if (still := self._movement.still(self._clock.monotonic())) is None:
+        now = self._clock.monotonic()
+        still = now - self._since
+        computes = now - self._computed_at < self._limit and still < _COMPUTES * self._limit
+        if still < self._limit or computes:
             return ""
         running = "" if self._here else f" and {self._running} in flight"
         return (
-            f"nothing has moved for {still[0]:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
-            f"complete{running}; the limit is {still[1]:.0f} s: spark_stuck_after, or five times the longest pause of this export so far"
+            f"nothing has moved for {still:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
+            f"complete{running}; the limit is {self._limit:.0f} s: raise spark_stuck_after if a task can take longer"
         )
 
 

@@ -46,7 +46,9 @@ def light(folder: Path, **options: Any) -> Manifest:
     return RowExport(rows, columns=COLUMNS).write(services, folder / "light", format=Csv(), **options)
 
 
-@pytest.mark.parametrize("more", [{}, {"split_rows": 6_000}], ids=["object", "folder"])
+@pytest.mark.parametrize(
+    "more", [pytest.param({}, id="object"), pytest.param({"split_rows": 6_000}, id="folder", marks=pytest.mark.slow)]
+)
 def test_a_worker_process_killed_in_its_upload_leaves_the_bytes_of_a_local_file(
     store: Store, stage: Stage, tmp_path: Path, more: dict[str, int]
 ) -> None:

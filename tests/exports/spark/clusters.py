@@ -91,8 +91,6 @@ class Daemon:
 class ConnectServer(Daemon):
     """A Spark Connect server with two cores, which asks for a token."""
 
-    version = pyspark.__version__
-
     def __init__(self, folder: Path, home: Path = _HOME) -> None:
         port, self._web = free_port(), free_port()
         settings = {

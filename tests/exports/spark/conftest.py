@@ -74,6 +74,10 @@ def older(tmp_path_factory: pytest.TempPathFactory, frames: Path) -> Iterator[Sp
         "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.ice.type": "hadoop",
         "spark.sql.catalog.ice.warehouse": str(folder / "ice"),
+        # By default, Delta reads a log of a few lines in 50 tasks, each of which compiles its code, and lists a folder in 10,000.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+        "spark.sql.shuffle.partitions": "4",
     }
     service = SparkService(older_settings("4.1")(folder=folder, conf=conf | SMALL_TASKS))
     yield service
@@ -139,8 +143,9 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def sources(archive: Path, drivers: None, postgres: Postgres, frames: Path) -> Iterator[SparkService]:
     """A warm service whose environment has the database's password, and whose `sys.path` has the users' modules."""
     environ = {**os.environ, PASSWORD: password(postgres.url)}
+    derby = {"spark.driver.extraJavaOptions": f"-Dderby.system.home={archive}"}  # where it writes its log
     # Two cores wherever it runs.
-    settings = SparkSettings(folder=archive, conf=SMALL_TASKS, master="local[2,4]")
+    settings = SparkSettings(folder=archive, conf=SMALL_TASKS | derby, master="local[2,4]")
     service = SparkService(settings, environ=environ)
     yield service
     service.stop(10)

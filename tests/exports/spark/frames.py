@@ -19,6 +19,6 @@ def endless(spark: Any, tables: Mapping[str, Any], params: Mapping[str, Any]) ->
 
 
 def collected(spark: Any, tables: Mapping[str, Any], params: Mapping[str, Any]) -> Any:
-    """A million rows in the host's Python, before the ten that are exported."""
-    rows = spark.range(1_000_000).selectExpr("id", "CAST(id AS STRING) AS text", "id / 7 AS x").collect()
-    return spark.range(len(rows) // 100_000)
+    """Rows that the host's Python takes a second or more to make, before the ten that are exported."""
+    rows = spark.range(400_000).selectExpr("id", "CAST(id AS STRING) AS text", "id / 7 AS x").collect()
+    return spark.range(len(rows) // 40_000)

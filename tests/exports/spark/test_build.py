@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FRAMES = """
 import sys
-import time
 from pyspark.sql import functions as F
 from report_words import shout
 
@@ -90,27 +89,6 @@ def untidy(spark, tables, params):
     spark.range(1).createOrReplaceTempView("leftover")
     spark.conf.set("spark.sql.ansi.enabled", "false")
     return spark.createDataFrame([(1, " ".join(left))], "id INT, left STRING")
-
-
-def noted(spark, tables, params):
-    # Writes a line for each row that it is asked for.
-    @F.udf("string")
-    def note(number):
-        with open(params["to"], "a") as file:
-            file.write(f"{number}\\n")
-        return "noted"
-
-    return spark.range(0, 10, 1, 2).select("id", note("id").alias("text"))
-
-
-def writing(spark, tables, params):
-    rows = spark.range(0 if params["kind"] == "empty" else 1000)
-    if params["kind"] == "table":
-        rows.write.saveAsTable("written", path=params["to"])
-    else:
-        rows.write.parquet(params["to"])
-    time.sleep(1)  # two looks of the watcher, which could take these tasks for the export's; nothing shows a look
-    return spark.range(5)
 
 
 def unknown(spark, tables, params):

@@ -220,6 +220,21 @@ def test_what_would_not_be_exact_and_what_cannot_be_cut_is_refused(
     assert connections(database) == []
 
 
+def test_a_database_whose_driver_the_user_names_is_read_without_a_snapshot(
+    sources: SparkService, tmp_path: Path
+) -> None:
+    """Derby, which is in Spark's own jars."""
+    rows = "VALUES (1, CAST(1.50 AS DECIMAL(7,2)), 'a,b'), (2, CAST(NULL AS DECIMAL(7,2)), 'xyz')"
+    query = f'SELECT * FROM ({rows}) AS t("id", "amount", "text")'
+    source = Jdbc("jdbc:derby:memory:shop;create=true", query, driver="org.apache.derby.jdbc.EmbeddedDriver")
+    made, lines = ask(sources, "SELECT * FROM t", tmp_path / "out.csv", t=source)
+    assert (lines, made.snapshot) == (["id,amount,text", '1,1.50,"a,b"', "2,,xyz"], "jdbc:derby:memory:shop none")
+    now = 'SELECT 1 AS "id", CURRENT_TIMESTAMP AS "at" FROM sysibm.sysdummy1'
+    moved = Jdbc(source.url, now, driver=source.driver)
+    with pytest.raises(ExportError, match=r"'at', timestamp.*zone of Spark's JVM"):
+        ask(sources, "SELECT * FROM t", tmp_path / "no.csv", t=moved)
+
+
 @pytest.mark.parametrize("cut", ["day", "moment", "instant", "small", "counted"])
 def test_a_read_is_cut_by_dates_and_moments_too_and_loses_no_null(
     sources: SparkService, database: str, tmp_path: Path, cut: str

@@ -160,18 +160,15 @@ class TestMore:
             ask(others, tmp_path / "out.csv", url, "nasty", partition_by="day", partitions=2)
 
     def test_a_missing_driver_is_named_with_its_remedy(self, others: SparkService, tmp_path: Path) -> None:
-        with pytest.raises(
-            ExportError, match=r"oracle\.jdbc\.OracleDriver, got no such class in Spark: set spark\.jars"
-        ):
-            ask(others, tmp_path / "out.csv", "jdbc:oracle:thin:@//127.0.0.1:1/shop", "t")
+        with pytest.raises(ExportError, match=r"com\.example\.Driver, got no such class in Spark: set spark\.jars"):
+            ask(others, tmp_path / "out.csv", "jdbc:odd://127.0.0.1:1/shop", "t", driver="com.example.Driver")
 
 
 def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
-    made = Jdbc("jdbc:sqlserver://db.example:1433;databaseName=shop", "SELECT 1", user="reader", password_env="P")
-    assert (made.driver, made.place) == (
-        "com.microsoft.sqlserver.jdbc.SQLServerDriver",
-        "jdbc:sqlserver://db.example:1433",
-    )
+    assert Jdbc("jdbc:mysql://db.example/shop", "t").driver == "com.mysql.cj.jdbc.Driver"
+    url = "jdbc:sqlserver://db.example:1433;databaseName=shop"
+    made = Jdbc(url, "SELECT 1", driver="com.example.Driver", user="reader", password_env="P")
+    assert (made.driver, made.place) == ("com.example.Driver", "jdbc:sqlserver://db.example:1433")
     assert made.relation == "(SELECT 1\n) source"
     assert msgspec.json.decode(msgspec.json.encode(made), type=Jdbc) == made
     for url, user in (("postgresql://db.example/shop", "reader"), ("postgresql://reader@db.example/shop", None)):
@@ -192,15 +189,21 @@ def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(ExportRejected, match="without user and password") as caught:
-        Jdbc(url, "t")
+        Jdbc(url, "t", driver="com.example.Driver")
     assert "s3cret" not in str(caught.value)
 
 
 def test_what_only_postgresql_has_is_refused(tmp_path: Path) -> None:
-    for url in ("jdbc:postgresql://db.example/shop?password=s3cret", "jdbc:odd:x", "jdbc:"):
-        with pytest.raises(ExportRejected, match="name PostgreSQL as postgresql://") as caught:
-            Jdbc(url, "t")
+    for url, driver in (
+        ("jdbc:postgresql:x?password=s3cret", "com.example.Driver"),
+        ("jdbc:odd:x", None),
+        ("jdbc:", None),
+    ):
+        with pytest.raises(ExportRejected, match="and PostgreSQL as postgresql://") as caught:
+            Jdbc(url, "t", driver=driver)
         assert "s3cret" not in str(caught.value)
+    with pytest.raises(ExportRejected, match="driver= only for"):
+        Jdbc("postgresql://db.example/shop", "t", driver="com.example.Driver")
     with pytest.raises(ExportRejected, match="schema= only for PostgreSQL"):
         Jdbc("jdbc:mysql://db.example/shop", "t", schema="a STRING")
     export = DuckDBExport(

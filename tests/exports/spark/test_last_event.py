@@ -193,8 +193,8 @@ def test_every_error_is_a_last_event() -> None:
 def test_a_text_that_is_no_unicode_crosses_the_pipe_as_its_escape() -> None:
     for message in (Fatal(LONE), Stuck("job", LONE), ExportFailed("job", "job", LONE)):
         assert decode_message(encode(message)).text == SHOWN  # type: ignore[union-attr]
-    begun = decode_message(encode(ExportStarted("job", ((LONE, "string"),), (LONE,), {LONE: LONE})))
-    assert begun == ExportStarted("job", ((SHOWN, "string"),), (SHOWN,), {SHOWN: SHOWN})
+    begun = decode_message(encode(ExportStarted("job", (LONE,), (LONE,), {LONE: LONE})))
+    assert begun == ExportStarted("job", (SHOWN,), (SHOWN,), {SHOWN: SHOWN})
     assert decode_message(encode(ExportProgress("job", 1, 2))) == ExportProgress("job", 1, 2)
     run = RunExport("job", plan(LONE, Path(LONE)))
     sent = decode_command(encode(run))

@@ -23,7 +23,7 @@ from tests.exports.spark.sparkkit import LiveServices
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-RUNS, RANGES, ACCOUNTS = 10, 16, 4000
+RUNS, RANGES, ACCOUNTS = 4, 16, 4000
 WITHIN = 60.0
 
 

@@ -9,7 +9,6 @@ from tests.exports.spark.test_spark_decimals import (  # noqa: F401 - as those b
     test_numbers_of_json_are_read_as_they_are_written_and_those_inside_of_others_as_text,
 )
 from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this `warm`
-    test_a_second_run_of_the_job_answers_with_the_file_that_is_there,
     test_an_empty_result_is_a_header_with_a_manifest,
     test_csv_is_text_unless_a_schema_gives_it_types,
     test_one_column_distinguishes_null_from_nothing_and_groups_count_both,

@@ -14,15 +14,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportError
 from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.handle import Handle
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import TOKEN, ConnectServer, free_port
 from tests.exports.spark.orphan import orphan
 from tests.exports.spark.sparkkit import LiveServices, Made, export, session
+from tests.exports.spark.test_spark_stuck import sleeping
 
 # Slow: minutes in all, for a server that is killed has to be started again.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("spark servers")]
@@ -104,28 +107,6 @@ def test_a_connection_that_is_lost_is_attached_again(
     finally:
         service.stop(10)  # before the proxy: a client comes back at once
         proxy.close()
-
-
-def test_a_server_that_is_killed_and_restarted_costs_a_resubmission_and_the_file_is_the_same(
-    connected: Made, connect_server: ConnectServer, payments: Path, tmp_path: Path
-) -> None:
-    service = connected()
-    undisturbed = export(LiveServices(service), payments, tmp_path / "a.csv")
-    restarted: list[threading.Thread] = []
-
-    def on_event(event: Mapping[str, Any]) -> None:
-        if event["type"] == "started" and not restarted:
-            connect_server.kill()
-            restarted.append(threading.Thread(target=connect_server.start))
-            restarted[0].start()
-
-    services = LiveServices(service, uid="uid-2", on_event=on_event)
-    disturbed = export(services, payments, tmp_path / "b.csv")
-    restarted[0].join()
-    assert services.kinds().count("started") == 2
-    assert services.events[-1]["submissions"] == 2
-    assert (disturbed.sha256, disturbed.totals) == (undisturbed.sha256, undisturbed.totals)
-    assert not list(tmp_path.glob(".sw-stage/**/part-*"))
 
 
 def test_a_server_that_hangs_is_found_by_its_silence_and_the_job_begun_again_when_it_is_back(
@@ -274,9 +255,35 @@ def test_a_token_is_nowhere_to_be_read(
     assert TOKEN[::-1] not in said.out + said.err
 
 
-def test_a_setting_that_the_server_refuses_is_named(connected: Made, tmp_path: Path) -> None:
-    service = connected(conf={"spark.sql.warehouse.dir": "/nowhere"})
+def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
+    connected: Made, connect_server: ConnectServer, tmp_path: Path, eventually: Eventually
+) -> None:
+    """
+    The slow one sleeps 0.3 s for each of 64 rows, longer than the limit in all, beside the stuck one, in the same host.
+
+    The stuck one sleeps for an hour in its last task: cancelled, begun again in a session of its own, granted more, given up;
+    and the ledger has both names, for the next run.
+    """
+    service = connected(stuck_after=1.0, resubmissions=1)
+    slow, stuck = LiveServices(service, uid="slow"), LiveServices(service, uid="stuck")
+
+    def ask(query: str, services: LiveServices, to: Path) -> None:
+        SparkExport(query, tables={}, order_by=("id",)).write(services, to)
+
+    beside = threading.Thread(target=ask, args=(sleeping("300", "64"), slow, tmp_path / "slow.csv"))
+    beside.start()
+    began = time.monotonic()
     with pytest.raises(
-        ExportRejected, match=r"settings of a session in spark_conf, got spark\.sql\.warehouse\.dir, which .*refuses"
+        ExportError, match=r"\(stuck\): nothing has moved for .* 31 of 32 tasks complete and 1 in flight"
     ):
-        SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(LiveServices(service), tmp_path / "x.csv")
+        ask(sleeping("if(id = 63, 3600000, 0)", "64"), stuck, tmp_path / "stuck.csv")
+    took = time.monotonic() - began
+    assert stuck.events[-1]["submissions"] == 2
+    assert took > 50, "ten seconds of stillness, then forty"
+    beside.join()
+    assert slow.events[-1]["type"] == "done"
+    assert slow.events[-1]["submissions"] == 1
+    eventually(lambda: connect_server.running() == [], within=60)
+    names = [name for _, name in msgspec.json.decode(stuck.stored or b"", type=Handle).spark]
+    assert len(set(names)) == len(names) == 2
+    assert not (tmp_path / "stuck.csv").exists()

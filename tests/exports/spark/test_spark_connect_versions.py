@@ -1,4 +1,4 @@
-"""Spark Connect servers of older versions, each with the client of its own version and with the newest client."""
+"""Spark Connect servers of each version, with the client of their own version and with the newest client."""
 
 from __future__ import annotations
 
@@ -30,29 +30,39 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning"),
 ]
 
-SERVERS = [
-    pytest.param(version, marks=pytest.mark.xdist_group(f"spark connect {version}")) for version in ("4.0", "4.1")
-]
+PAIRS = [("4.0", "4.0"), ("4.0", "newest"), ("4.1", "4.1"), ("4.1", "newest"), ("newest", "newest")]
+"""The version of the server, and that of the client."""
 ENDS_WITHIN = 5.0
 """Seconds from a cancel until the server no longer runs a job of the export, on an idle machine; the test allows five times as long."""
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(each, id="-".join(each), marks=pytest.mark.xdist_group(f"spark connect {each}")) for each in PAIRS
+    ],
+)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     """A server of this version."""
-    made = ConnectServer(tmp_path_factory.mktemp("server"), older_spark(request.param) / "pyspark")
-    made.version = request.param
+    older = () if pair[0] == "newest" else (older_spark(pair[0]) / "pyspark",)
+    made = ConnectServer(tmp_path_factory.mktemp("server"), *older)
     made.start()
     yield made
     made.kill()
 
 
-@pytest.fixture(scope="module", params=["same", "newest"])
+@pytest.fixture(scope="module")
 def client(
-    request: pytest.FixtureRequest, server: ConnectServer, tmp_path_factory: pytest.TempPathFactory
+    pair: tuple[str, str], server: ConnectServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkService]:
-    """A service whose hosts have the client of the server's version, or of the newest one."""
-    settings = SparkSettings if request.param == "newest" else older_settings(server.version)
+    """A service whose hosts have this client."""
+    settings = SparkSettings if pair[1] == "newest" else older_settings(pair[1])
     made = SparkService(settings(folder=tmp_path_factory.mktemp("spark"), master=server.url, conf=SMALL_TASKS))
     yield made
     made.stop(10)

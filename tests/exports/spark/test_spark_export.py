@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -245,14 +244,3 @@ def is_idle(host: int) -> bool:
     before = session_cpu(host)
     time.sleep(0.3)
     return session_cpu(host) - before < 0.1
-
-
-def test_a_second_run_of_the_job_answers_with_the_file_that_is_there(
-    warm: SparkService, payments: Path, tmp_path: Path
-) -> None:
-    export = SparkExport(QUERY + " WHERE id < 100", tables={"payments": payments}, order_by=ORDER)
-    made = export.write(LiveServices(warm), tmp_path / "out.csv")
-    again = LiveServices(warm, fence=2)
-    assert export.write(again, tmp_path / "out.csv") == made
-    assert again.events == [], "Spark was not asked"
-    assert hashlib.sha256((tmp_path / "out.csv").read_bytes()).hexdigest() == made.sha256

@@ -222,7 +222,7 @@ def test_stopping_the_service_ends_calls_hosts_and_threads(made: Made, tmp_path:
 
 
 def test_a_setting_that_spark_does_not_start_with_is_reported(made: Made, payments: Path, tmp_path: Path) -> None:
-    broken = made(conf={"spark.driver.memory": "nonsense"})
+    broken = made(conf={"spark.driver.memory": "nonsense"}, resubmissions=0)
     with pytest.raises(ExportError, match=r"unavailable.*nonsense"):
         export(LiveServices(broken), payments, tmp_path / "b.csv")
 

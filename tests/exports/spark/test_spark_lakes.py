@@ -20,15 +20,12 @@ from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.tables import Table
 from tests.conftest import Eventually
 from tests.exports.spark.sparkkit import LiveServices, at, java_of
+from tests.exports.spark.test_spark_older import OLDER, OLDEST, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 older_only = pytest.mark.xdist_group("spark older")
-LANES = [
-    pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")),
-    pytest.param("older", marks=older_only),
-    pytest.param("oldest", marks=[pytest.mark.slow, pytest.mark.xdist_group("spark oldest")]),
-]
+LANES = [pytest.param("warm", marks=pytest.mark.xdist_group("spark warm")), OLDER, OLDEST]
 WITHIN = 120.0
 TWICE = "SELECT id, amount FROM moves UNION ALL SELECT -id, amount FROM same"
 """Reads the table under two names, so that two snapshots would show."""
@@ -44,12 +41,6 @@ def while_written(spark, tables, params):
 def writers(frames: Path) -> None:
     """A function of users' that commits to the table that it reads."""
     (frames / "lake_writers.py").write_text(FRAMES)
-
-
-def run(service: SparkService, command: str, to: Path) -> None:
-    """Run a command of SQL in the service's Spark: it runs when it is analysed, and has no rows to export."""
-    with pytest.raises(ExportRejected, match="order_by"):
-        SparkExport(command, tables={}, order_by=("id",)).write(LiveServices(service), to / "none.csv")
 
 
 def read(services: LiveServices, table: str | Table, to: Path, query: str | Build = "SELECT id FROM t") -> Manifest:

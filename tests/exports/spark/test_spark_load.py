@@ -137,12 +137,11 @@ def test_ten_rows_take_a_moment_beside_twenty_million(made: Made, payments: Path
     assert (tmp_path / "big.csv.manifest.json").exists()
 
 
-def test_a_worker_process_beats_in_time_while_its_host_holds_a_million_rows(made: Made, tmp_path: Path) -> None:
+def test_a_worker_process_beats_in_time_while_its_host_holds_many_rows(warm: SparkService, tmp_path: Path) -> None:
     """
     In time: below 50 ms late.  The host's Python is busy for seconds meanwhile; only the median is asserted, at five times
     that, because the machine's other processes make any thread late now and then.
     """
-    service = made(conf={"spark.driver.maxResultSize": "1g", "spark.driver.memory": "2g"})
     stop = threading.Event()
     late: list[float] = []
 
@@ -153,7 +152,7 @@ def test_a_worker_process_beats_in_time_while_its_host_holds_a_million_rows(made
     thread = threading.Thread(target=lambda: late.extend(beats(stop)))
     thread.start()
     collected = SparkExport(Build("tests.exports.spark.frames:collected"), tables={}, order_by=("id",))
-    manifest = collected.write(LiveServices(service, on_event=on_event), tmp_path / "out.csv")
+    manifest = collected.write(LiveServices(warm, on_event=on_event), tmp_path / "out.csv")
     stop.set()
     thread.join()
     late.sort()
@@ -164,12 +163,12 @@ def test_a_worker_process_beats_in_time_while_its_host_holds_a_million_rows(made
     assert median(late) < 0.25
 
 
-def test_a_sort_by_long_keys_does_not_take_them_all_to_the_driver(made: Made, tmp_path: Path) -> None:
+def test_a_sort_by_long_keys_does_not_take_them_all_to_the_driver(warm: SparkService, tmp_path: Path) -> None:
     """96 MB of keys, of which Spark expects so many that it would sample every one: more than a driver accepts."""
     long = "SELECT a.id, repeat(sha2(CAST(a.id AS STRING), 256), 9) AS key"
     query = f"{long} FROM range(150000) AS a JOIN range(150000) AS b ON a.id = b.id"
     out = tmp_path / "out.csv"
-    written = SparkExport(query, tables={}, order_by=("key",)).write(LiveServices(made()), out)
+    written = SparkExport(query, tables={}, order_by=("key",)).write(LiveServices(warm), out)
     assert written.rows == 150_000
     keys = [line.partition(",")[2] for line in out.read_text().splitlines()[1:]]
     assert keys == sorted(keys)

@@ -1,24 +1,29 @@
-"""What needs no Spark: parts, tables, parameters, settings, and a Java that is there or not."""
+"""What needs no Spark: parts, tables, parameters, settings, and a Java or a driver that is there or not."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
+import sys
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from steadyworker.errors import ConfigError, ExportError
 from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.params import from_param, to_param
-from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.build import Build
+from steadyworker.exports.spark.databases import load as load_table
+from steadyworker.exports.spark.export import SparkExport, note
 from steadyworker.exports.spark.hosts import Call, Limit, SparkHost
-from steadyworker.exports.spark.java import find_java
+from steadyworker.exports.spark.java import DRIVER, REMEDY, Java, find_java, with_driver
 from steadyworker.exports.spark.process import HostProcess
 from steadyworker.exports.spark.protocol import ExportPlan
 from steadyworker.exports.spark.service import SparkService
@@ -216,17 +221,19 @@ def test_a_step_of_a_host_may_last_as_long_as_its_processes_move() -> None:
     assert limit.over(40.0), "a fiftieth of a second in ten"
 
 
-def test_a_database_may_be_silent_for_as_long_as_its_own_limit(tmp_path: Path) -> None:
+def test_a_database_may_be_silent_for_as_long_as_its_own_limit_and_a_job_that_begins_again_four_times_as_long(
+    tmp_path: Path,
+) -> None:
     process: Any = FakeProcess()
     limits: list[float] = []
     process.send = lambda run: limits.append(run.stuck_after)
     host = SparkHost(process, SparkSettings(folder=tmp_path, stuck_after=90.0))
     host.became_ready({}, 0.0)
     database = Jdbc("postgresql://db/x", "t", statement_timeout=1800.0)
-    for number, tables in enumerate([{}, {"t": database}]):
+    for number, (tables, before) in enumerate([({}, 0), ({"t": database}, 0), ({"t": database}, 2)]):
         plan = ExportPlan(query="", tables=dict(tables), order_by=(), parts="/")
-        host.submit(Call(f"job-{number}", plan, lambda _: None))
-    assert limits == [90.0, 1800.0]
+        host.submit(Call(f"job-{number}", plan, lambda _: None, submissions=before))
+    assert limits == [90.0, 1800.0, 28_800.0]
 
 
 def test_the_end_of_a_hosts_log_begins_with_the_error_that_ended_its_jvm(tmp_path: Path) -> None:
@@ -244,3 +251,72 @@ def test_the_end_of_a_hosts_log_begins_with_the_error_that_ended_its_jvm(tmp_pat
     host: Any = SimpleNamespace(folder=tmp_path)
     tail = HostProcess.log_tail(host).split(" | ")
     assert tail == [lines[1], "e", "f", "g", "h", lines[-1]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "total", "seconds", "shown"),
+    [
+        (0, 10, 0.0, "0 rows written"),
+        (1_200_000, 3_000_000, 14.3, "1,200,000 rows written, 84,000 rows/s, about 21 s left"),
+        (10, 20_000, 0.5, "10 rows written, 20 rows/s, about 17 min left"),
+        (1, 3_601, 2.0, "1 rows written, 1 rows/s, about 2.0 h left"),
+    ],
+)
+def test_a_note_has_the_speed_and_the_time_that_is_left(rows: int, total: int, seconds: float, shown: str) -> None:
+    assert note(rows, total, seconds) == shown
+
+
+def test_spark_is_given_the_systems_driver_unless_the_user_names_one(tmp_path: Path) -> None:
+    assert with_driver("", tmp_path) == ""
+    folder = tmp_path / "usr/share/java"
+    folder.mkdir(parents=True)
+    system = folder / "postgresql.jar"
+    system.touch()
+    assert with_driver("", tmp_path) == str(system)
+    for own in ("/opt/postgresql-42.7.4.jar", "https://example.com/postgresql.jar"):
+        assert with_driver(f" {own},hdfs:///x.jar ", tmp_path) == f"{own},hdfs:///x.jar"
+    assert with_driver("https://example.com/other.jar", tmp_path).split(",")[1:] == [str(system)]
+
+
+def test_the_error_without_the_driver_names_its_package() -> None:
+    """As py4j shows the error of Java."""
+    session = MagicMock()
+    load = session.read.format.return_value.options.return_value.load
+    load.side_effect = Exception(
+        "calling o37.load.\n: java.lang.ClassNotFoundException: org.postgresql.Driver\n\tat java."
+    )
+    with pytest.raises(ExportError, match="got no such class in Spark: apt-get install libpostgresql-jdbc-java"):
+        load_table(session, DRIVER, REMEDY, {})
+    load.side_effect = OSError("full")
+    with pytest.raises(OSError, match="full"):
+        load_table(session, DRIVER, REMEDY, {})
+
+
+def test_a_host_can_import_what_the_worker_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    settings = SparkSettings(folder=tmp_path, conf={"spark.jars": "/own.jar"})
+    environment = settings.environment({}, tmp_path, Java(tmp_path, "17.0.1"), sys.executable)
+    entries = environment["PYTHONPATH"].split(os.pathsep)
+    assert entries[:2] == [str(Path.cwd()), str(tmp_path)]
+    assert not any("site-packages" in entry for entry in entries)
+    assert "spark.jars=/own.jar" in settings.properties(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["", "payments", "reports/frames:payments", "reports.frames:", ":payments", "a:b c", "a:b()"]
+)
+def test_a_function_is_named_by_its_module(name: str) -> None:
+    assert Build("reports.frames:Monthly.payments").name == "reports.frames:Monthly.payments"
+    with pytest.raises(ExportError, match="module:function"):
+        Build(name)
+
+
+def test_make_looks_for_the_tests_of_spark_where_they_are() -> None:
+    root = Path(__file__).parents[3]
+    (folders,) = re.findall(
+        r"^SPARK_TESTS = .*,,(.*)\)$", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    marks = re.compile(r"\bmark\.spark\b")
+    marked = [path for path in root.glob("tests/**/*.py") if marks.search(path.read_text(encoding="utf-8"))]
+    assert marked
+    assert [path for path in marked if not any(path.is_relative_to(root / folder) for folder in folders.split())] == []

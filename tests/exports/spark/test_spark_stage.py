@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from steadyworker.exports.spark.parts import ALL, OnDisk
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
-from tests.exports.spark.sparkkit import BIG, COLUMNS, SMALL_TASKS, LiveServices, Made, export, light, payment
+from tests.exports.spark.sparkkit import BIG, COLUMNS, LiveServices, export, light, payment
 
 RIGHT = {
     "": "",
@@ -84,13 +85,13 @@ def test_a_cluster_has_its_own_spark_and_its_own_settings(tmp_path: Path) -> Non
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("spark stage")
 def test_parts_lie_in_the_stage_while_the_run_lasts(
-    made: Made, payments: Path, tmp_path: Path, eventually: Eventually
+    warm: SparkService, payments: Path, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One host for all ends of a run: published, failed in the query and in the file, cancelled; what a dead run left is gone before."""
     stage = tmp_path / "shared folder"
-    service = made(stage=stage.as_uri(), conf=SMALL_TASKS)
+    service = warm
+    monkeypatch.setattr(service, "_settings", replace(service._settings, stage=stage.as_uri()))
     dead = stage / ".sw-stage" / "uid-1" / "parts" / "uid-1-1-1-1"
     dead.mkdir(parents=True)
     seen: list[str] = []
@@ -105,7 +106,7 @@ def test_parts_lie_in_the_stage_while_the_run_lasts(
     rows = sorted(map(payment, range(by_stage.rows)), key=lambda row: (row[2], row[0]))
     assert light(tmp_path / "a.csv", rows, COLUMNS).rows == 60_000
     assert len(seen) > 1
-    assert {Path(part).parent for part in seen} == {dead.with_name("uid-1-2-1-1")}
+    assert {Path(part).parent for part in seen} == {dead.with_name(f"uid-1-2-{service._numbers}-1")}
     assert list(stage.iterdir()) == []
 
     wrong = SparkExport("SELECT id, 1 / (id - id) AS x FROM range(9)", tables={}, order_by=("id",))

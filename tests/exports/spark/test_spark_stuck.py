@@ -37,7 +37,7 @@ def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
     """
     SparkExport(wide(1), tables={}, order_by=("id",)).write(LiveServices(warm), tmp_path / "warm.csv")
     (host,) = warm._hosts
-    limited = replace(host.settings, stuck_after=5.0, resubmissions=1)
+    limited = replace(host.settings, stuck_after=3.0, resubmissions=1)
     monkeypatch.setattr(host, "settings", limited)
     monkeypatch.setattr(warm, "_settings", limited)
     slow = LiveServices(warm, uid="slow")
@@ -58,13 +58,12 @@ def test_a_stuck_function_is_caught_and_a_slow_one_is_spared(
 
 
 @pytest.mark.slow
-def test_a_task_that_is_slow_like_those_before_it_is_granted_five_times_their_time(made: Made, tmp_path: Path) -> None:
-    """Most tasks sleep for 3 s, and the last for 12: past the limit of 6, and below five times 3."""
-    service = made(stuck_after=6.0, resubmissions=0)
-    service_calls = LiveServices(service)
-    query = sleeping("CASE WHEN id >= 31 THEN 12000 WHEN id < 2 THEN 3000 ELSE 0 END", "32")
-    made_ = SparkExport(query, tables={}, order_by=("id",)).write(service_calls, tmp_path / "out.csv")
-    assert made_.rows == 32
+def test_a_task_that_is_slow_is_granted_four_times_as_long_when_it_begins_again(made: Made, tmp_path: Path) -> None:
+    """It sleeps for 12 s: past the limit of 6 s, and below four times 6."""
+    services = LiveServices(made(stuck_after=6.0, resubmissions=1))
+    query = sleeping("if(id = 31, 12000, 0)", "32")
+    assert SparkExport(query, tables={}, order_by=("id",)).write(services, tmp_path / "out.csv").rows == 32
+    assert services.events[-1]["submissions"] == 2
 
 
 @pytest.mark.slow
