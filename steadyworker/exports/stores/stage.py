@@ -1,10 +1,10 @@
 """
-The stage of a job in a bucket: the records of its runs, and what a later run needs to complete the object.
+The stage of a job in a store: the records of its runs, and what a later run needs to complete the object.
 
 ::
 
     FOLDER/.sw-stage/<uid>/<digest>/<fence>.json     one for each run: its upload, or none yet
-    FOLDER/.sw-stage/<uid>/<digest>/complete.json    the manifest and the parts; with it the stage is complete
+    FOLDER/.sw-stage/<uid>/<digest>/complete.json    of an upload in parts: the manifest and the parts; with it the stage is complete
 
 `digest` is `ExportTarget.digest` of the target.
 Each run writes only its own record, so a run that was frozen changes nothing of a later one.
@@ -23,12 +23,9 @@ import msgspec
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.s3.address import S3, SCHEME
-from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
 from steadyworker.exports.stage import INSIDE, REMEMBERED, STAGES
-
-UID = "sw-uid"
-"""The metadata that names the job of an object."""
+from steadyworker.exports.stores.opening import open_store, store_address
+from steadyworker.exports.stores.store import ConditionError, Store, StoreAddress
 
 _COMPLETE = "complete.json"
 _SOON = timedelta(minutes=10)
@@ -54,19 +51,21 @@ class UploadedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One run of a job, in the bucket.
+    One run of a job, in the store.
 
     Attributes:
         key: The key of the object.
         upload: The id of the run's upload; None before the upload begins.
         options: The upload's size of parts, KMS key and storage class.
         several: True if the key is of a folder, whose objects have no such uploads.
+        manifest: The manifest of the file that the run is about to put; None before, and for an upload or a folder.
     """
 
     key: str
     upload: str | None = None
     options: Mapping[str, Any] = {}
     several: bool = False
+    manifest: Manifest | None = None
 
 
 class CompleteStage(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,43 +83,43 @@ class CompleteStage(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
 
 
-class BucketStage:
+class StoreStage:
     """
     The stage of one job for one target.
 
     Args:
-        bucket: The bucket.
+        store: The store.
         uid: The job's uid.
         digest: The target's digest.
     """
 
-    def __init__(self, bucket: Bucket, uid: str, digest: str) -> None:
-        self._bucket, self._digest = bucket, digest
-        self._all = f"{bucket.address.folder}{STAGES}/"
+    def __init__(self, store: Store, uid: str, digest: str) -> None:
+        self._store = store
+        self._all = f"{store.address.folder}{STAGES}/"
         self._prefix = f"{self._all}{uid}/{digest}/"
 
     def records(self) -> dict[int, RunRecord]:
         """Return the records of the job's runs by their fences, the newest first."""
-        names = {found["Key"].removeprefix(self._prefix) for found in self._bucket.objects(self._prefix)}
+        names = {found.key.removeprefix(self._prefix) for found in self._store.objects(self._prefix)}
         fences = sorted((int(name[:-5]) for name in names if name[:-5].isdecimal()), reverse=True)
-        found = {fence: _record(self._bucket, f"{self._prefix}{fence}.json") for fence in fences}
+        found = {fence: _record(self._store, f"{self._prefix}{fence}.json") for fence in fences}
         return {fence: record for fence, record in found.items() if record is not None}
 
     def record(self, fence: int, record: RunRecord) -> None:
         """Put the record of a run."""
-        self._bucket.put(f"{self._prefix}{fence}.json", msgspec.json.encode(record))
+        self._store.put(f"{self._prefix}{fence}.json", msgspec.json.encode(record))
 
     def complete(self, complete: CompleteStage) -> CompleteStage:
         """Put what completes the object, or return what an earlier run of the job has put."""
         try:
-            self._bucket.put(self._prefix + _COMPLETE, msgspec.json.encode(complete), over=False)
+            self._store.put(self._prefix + _COMPLETE, msgspec.json.encode(complete), over=False)
         except ConditionError:
             return self.read() or complete
         return complete
 
     def read(self) -> CompleteStage | None:
         """Return what completes the object; None if no run has put it."""
-        data = self._bucket.read(self._prefix + _COMPLETE)
+        data = self._store.read(self._prefix + _COMPLETE)
         try:
             return None if data is None else msgspec.json.decode(data, type=CompleteStage)
         except msgspec.MsgspecError:
@@ -128,11 +127,11 @@ class BucketStage:
 
     def reopen(self) -> None:
         """Remove what completes the object, because the upload no longer has these parts."""
-        self._bucket.delete([self._prefix + _COMPLETE])
+        self._store.delete([self._prefix + _COMPLETE])
 
     def remove(self) -> None:
         """End all uploads of the job's runs for this target, and remove the stage."""
-        _remove(self._bucket, self._prefix, self._all)
+        _remove(self._store, self._prefix, self._all)
 
     def leave(self, fence: int, *, ended: bool) -> bool:
         """
@@ -149,117 +148,111 @@ class BucketStage:
             return True
         mine = records.pop(fence, None)
         if mine is not None and mine.upload not in {record.upload for record in records.values()}:
-            _abort(self._bucket, mine)
-            self._bucket.delete([f"{self._prefix}{fence}.json"])
+            if mine.upload is not None:
+                self._store.abort(mine.key, mine.upload)
+            self._store.delete([f"{self._prefix}{fence}.json"])
         return False
 
 
-def reap_bucket(bucket: Bucket, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "") -> tuple[str, ...]:
+def reap_store(store: Store, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "") -> tuple[str, ...]:
     """
-    Remove the stages of settled jobs in the address's folder of the bucket, as `stage.reap` does on a disk, and return the jobs' uids.
+    Remove the stages of settled jobs in the address's folder of the store, as `stage.reap` does on a disk, and return the jobs' uids.
 
     Args:
-        bucket: The bucket.
+        store: The store.
         settled: A function that gets uids, and returns the uids that are done or dead in the ledger.
         but: A uid that stays.
     """
-    stages = f"{bucket.address.folder}{STAGES}/"
+    stages = f"{store.address.folder}{STAGES}/"
     newest: dict[str, datetime] = {}
-    for found in bucket.objects(stages):
-        uid = found["Key"].removeprefix(stages).partition("/")[0]
-        newest[uid] = max(found["LastModified"], newest.get(uid, found["LastModified"]))
+    for found in store.objects(stages):
+        uid = found.key.removeprefix(stages).partition("/")[0]
+        newest[uid] = max(found.at, newest.get(uid, found.at))
     newest.pop(but, None)
     forgotten = SystemClock().wall() - REMEMBERED
     done = frozenset(settled(list(newest))) if newest else frozenset()
     gone = tuple(sorted(uid for uid, at in newest.items() if uid in done or at.timestamp() < forgotten))
     for uid in gone:
-        for folder in {record.key for record in _records(bucket, f"{stages}{uid}/") if record.several}:
-            withdraw(bucket, folder, uid)
-        _remove(bucket, f"{stages}{uid}/", stages)
+        for folder in {record.key for record in _records(store, f"{stages}{uid}/") if record.several}:
+            withdraw(store, folder, uid)
+        _remove(store, f"{stages}{uid}/", stages)
     return gone
 
 
-def recorded(address: S3) -> str:
+def recorded(address: StoreAddress) -> str:
     """Return the text by which a worker process of this host finds the stages beside this address."""
-    url = f"{SCHEME}{address.bucket}/{address.folder}{STAGES}"
-    sdk = {"endpoint": address.endpoint, "region": address.region, "profile": address.profile}
-    return msgspec.json.encode({"url": url, **sdk}).decode()
+    return msgspec.json.encode({"url": address.at(address.folder + STAGES), **address.reached_by}).decode()
 
 
-def recorded_address(record: bytes) -> S3 | None:
+def recorded_address(record: bytes) -> StoreAddress | None:
     """Return the address in a text of `recorded`; None if this is no such text."""
     try:
-        return S3(**msgspec.json.decode(record, type=dict[str, str | None]))  # type: ignore[arg-type] # S3 checks the URL
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ExportError):
+        found = msgspec.json.decode(record, type=dict[str, str | None])
+        return store_address(found.pop("url"), **found)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError, ExportError):
         return None
 
 
-def reap_address(address: S3, settled: Callable[[Sequence[str]], Iterable[str]]) -> bool:
+def reap_address(address: StoreAddress, settled: Callable[[Sequence[str]], Iterable[str]]) -> bool:
     """
-    Remove the stages of settled jobs in this address's folder, as `reap_bucket` does, and return whether stages are left.
+    Remove the stages of settled jobs in this address's folder, as `reap_store` does, and return whether stages are left.
 
     Raises:
-        ExportError: There is no boto3, or the bucket refused a request or did not respond.
+        ExportError: There is no client library, or the store refused a request or did not respond.
     """
-    with closing(Bucket(address)) as bucket:
-        reap_bucket(bucket, settled)
-        return bool(bucket.objects(f"{address.folder}{STAGES}/"))
+    with closing(open_store(address)) as store:
+        reap_store(store, settled)
+        return bool(store.objects(f"{address.folder}{STAGES}/"))
 
 
-def withdraw(bucket: Bucket, folder: str, uid: str) -> None:
+def withdraw(store: Store, folder: str, uid: str) -> None:
     """Remove the objects that a job has put into a folder, if the job has put no manifest after them."""
-    if bucket.read(f"{folder}/{INSIDE}") is not None:
+    if store.read(f"{folder}/{INSIDE}") is not None:
         return
-    for each in bucket.objects(f"{folder}/"):
-        head = bucket.head(each["Key"])
-        if head is not None and head["Metadata"].get(UID) == uid:
-            bucket.delete([each["Key"]])
+    for each in store.objects(f"{folder}/"):
+        head = store.head(each.key)
+        if head is not None and head.label.uid == uid:
+            store.delete([each.key])
 
 
-def _remove(bucket: Bucket, prefix: str, stages: str) -> None:
+def _remove(store: Store, prefix: str, stages: str) -> None:
     """End the uploads that the records with this prefix name, and remove all objects with this prefix."""
-    found = bucket.objects(prefix)
+    found = store.objects(prefix)
     for each in found:
-        record = None if each["Key"].endswith(f"/{_COMPLETE}") else _record(bucket, each["Key"])
-        if record is not None:
-            _abort(bucket, record)
-            if record.upload is None and not record.several:
-                _end_unrecorded(bucket, record.key, each["LastModified"], stages)
-    bucket.delete([each["Key"] for each in found])
+        record = _record(store, each.key)
+        if record is not None and record.upload is not None:
+            store.abort(record.key, record.upload)
+        elif record is not None and not record.several:
+            _end_unrecorded(store, record.key, each.at, stages)
+    store.delete([each.key for each in found])
 
 
-def _end_unrecorded(bucket: Bucket, key: str, began: datetime, stages: str) -> None:
+def _end_unrecorded(store: Store, key: str, began: datetime, stages: str) -> None:
     """
     End the upload that a run has begun, and could not record before it was killed.
 
-    The bucket does not list whose an upload is.
+    The store does not list whose an upload is.
     So this is an upload to the run's key that no record names, and that began in the ten minutes after the run's first record.
     """
     with suppress(ExportError):  # without the right to list uploads, the bucket's life-cycle rule ends them
-        new = [each for each in bucket.uploads(key) if timedelta(seconds=-1) <= each["Initiated"] - began <= _SOON]
-        known = {record.upload for record in _records(bucket, stages)} if new else set()
+        new = [each for each in store.uploads(key) if timedelta(seconds=-1) <= each["Initiated"] - began <= _SOON]
+        known = {record.upload for record in _records(store, stages)} if new else set()
         for each in new:
             if each["UploadId"] not in known:
-                _abort(bucket, RunRecord(key=key, upload=each["UploadId"]))
+                store.abort(key, each["UploadId"])
 
 
-def _records(bucket: Bucket, prefix: str) -> Iterator[RunRecord]:
+def _records(store: Store, prefix: str) -> Iterator[RunRecord]:
     """Yield the records of runs whose keys have this prefix."""
-    for each in bucket.objects(prefix):
-        if not each["Key"].endswith(f"/{_COMPLETE}") and (record := _record(bucket, each["Key"])) is not None:
-            yield record
+    found = (_record(store, each.key) for each in store.objects(prefix))
+    return (record for record in found if record is not None)
 
 
-def _record(bucket: Bucket, key: str) -> RunRecord | None:
-    data = bucket.read(key) if key.endswith(".json") else None  # else it is a part of Spark's
+def _record(store: Store, key: str) -> RunRecord | None:
+    """Return the record of this key; None if the key is of something else in a stage, such as a part of Spark's."""
+    is_record = key.endswith(".json") and not key.endswith(f"/{_COMPLETE}")
+    data = store.read(key) if is_record else None
     try:
         return None if data is None else msgspec.json.decode(data, type=RunRecord)
     except msgspec.MsgspecError:
         return None
-
-
-def _abort(bucket: Bucket, record: RunRecord) -> None:
-    """End the upload of a record; do nothing if it has ended."""
-    if record.upload is not None:
-        with suppress(AbsentError):
-            bucket.call("abort_multipart_upload", Key=record.key, UploadId=record.upload)
