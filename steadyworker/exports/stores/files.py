@@ -95,6 +95,9 @@ def put_files(
             if done:
                 services.progress(len(files) - len(waiting), len(files), "uploading the files")
             services.check()
+    except FileNotFoundError:
+        services.may_commit()  # raises Interrupt if a later run owns the job, and has removed this stage
+        raise
     finally:
         stopped.set()
         pool.shutdown(cancel_futures=True)

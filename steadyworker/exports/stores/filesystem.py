@@ -28,7 +28,8 @@ LIMITS = (
 )
 """What a store promises not, if it is not one of `EXACT`."""
 
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
+_GCS, _AZURE = "'steadyworker[gcs]'", "'steadyworker[azure]'"
+_PACKAGES = {"gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE, "sftp": "sshfs", "ssh": "sshfs"}
 _BLOCK = 8 << 20  # bytes of one request
 _UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
 
@@ -53,10 +54,14 @@ class FileSystem:
         self.address = address
         self.exact = address.scheme in EXACT
         self.limits = () if self.exact else LIMITS
-        options = {"use_listings_cache": False} if self.exact else {}
+        options: dict[str, Any] = {"use_listings_cache": False} if self.exact else {}
+        if address.scheme in {"sftp", "ssh"}:
+            options[
+                "known_hosts"
+            ] = ()  # compare the server's key with ~/.ssh/known_hosts, which sshfs does not by default
         with self._errors("connect"):
-            core = _fsspec(address).core
-            self._fs: Any = core.url_to_fs(address.at("x"), skip_instance_cache=True, **options)[0]
+            kind = _kind(address)
+            self._fs: Any = kind(**kind._get_kwargs_from_urls(address.at("x")), skip_instance_cache=True, **options)  # noqa: SLF001 - as fsspec's `url_to_fs`
 
     def close(self) -> None:
         """Do nothing: fsspec closes its connections when the object is gone."""
@@ -140,7 +145,7 @@ class FileSystem:
     def objects(self, prefix: str) -> list[Listed]:
         """Return the objects whose keys begin with `prefix`, which ends in `/`."""
         with self._errors("list"):
-            base = self._path(prefix)
+            base = self._path(prefix).rstrip("/")
             self._fs.invalidate_cache()
             try:
                 found = self._fs.find(base)
@@ -230,8 +235,8 @@ class FileSystem:
         except (ExportError, AbsentError, ConditionError):
             raise
         except ImportError as error:
-            extra = _EXTRAS.get(self.address.scheme)
-            remedy = f"run pip install 'steadyworker[{extra}]'" if extra else str(error)
+            package = _PACKAGES.get(self.address.scheme)
+            remedy = f"run pip install {package}" if package else str(error)
             raise ExportError(
                 f"Expected the client library for {self.address.scheme}://, got no such module: {remedy}."
             ) from error
@@ -249,21 +254,24 @@ class FileSystem:
         return f"Expected the store to {what} {self.address}, got {redact(got):.500}: {remedy}."
 
 
-def _fsspec(address: StoreUrl) -> Any:
+def _kind(address: StoreUrl) -> Any:
     """
-    Return the module fsspec.
+    Return the class of the file system.
 
     Raises:
         ExportRejected: fsspec does not know the scheme.
         ImportError: fsspec, or the library for this scheme, is not installed.
     """
+    if address.scheme in {"gs", "gcs"}:
+        from gcsfs.core import GCSFileSystem  # the registered one lets readers see unfinished objects of zonal buckets
+
+        return GCSFileSystem
     import fsspec
 
     try:
-        fsspec.get_filesystem_class(address.scheme)
+        return fsspec.get_filesystem_class(address.scheme)
     except ValueError as error:
         raise ExportRejected(
             f"Expected a store that this program or fsspec knows, got {redact(address.url)!r}: "
             "export to a path, s3://, gs://, abfs://, or a scheme that fsspec lists (fsspec.available_protocols())."
         ) from error
-    return fsspec
