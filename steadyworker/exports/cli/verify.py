@@ -176,7 +176,7 @@ def _reap(folder: str, ended: Callable[[Sequence[str]], Iterable[str]]) -> Seque
 def _tried(target: str, *, as_json: bool) -> bool:
     """Print whether exports to this folder of a store are possible, and what they do not promise."""
     try:
-        address = store_address(target)
+        address = store_address(f"{target.rstrip('/')}/object")
         if address is None:
             raise click.UsageError(
                 f"Expected an address such as gs://bucket/folder for --target, got {target!r}: correct it."

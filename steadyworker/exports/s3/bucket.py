@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.s3.address import S3
 from steadyworker.exports.stores.files import CONNECTIONS
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Head, Label, Listed
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Listed, ObjectHead
 from steadyworker.text.redaction import redact
 
 _CHECKSUM = "x-amz-checksum-sha256"
@@ -78,7 +78,7 @@ class PartsDifferError(Exception):
 
 class Bucket:
     """
-    The bucket of an address, as a `Store`.
+    The bucket of an address, as a `ObjectStore`.
 
     Attributes:
         address: The address.
@@ -117,14 +117,14 @@ class Bucket:
         with self._errors(operation):
             return getattr(self._client, operation)(Bucket=self.address.bucket, **arguments)
 
-    def head(self, key: str) -> Head | None:
+    def head(self, key: str) -> ObjectHead | None:
         """Return what the bucket reports of an object; None if it does not exist."""
         try:
             found = self.call("head_object", Key=key)
         except AbsentError:
             return None
         metadata = found["Metadata"]
-        return Head(found["ContentLength"], found["ETag"], Label(metadata.get(_UID), metadata.get(_SHA256)))
+        return ObjectHead(found["ContentLength"], found["ETag"], Label(metadata.get(_UID), metadata.get(_SHA256)))
 
     def read(self, key: str) -> bytes | None:
         """Return an object's bytes; None if it does not exist."""
@@ -165,7 +165,7 @@ class Bucket:
         match: str | None = None,
         label: Label | None = None,
     ) -> None:
-        """Put an object; raise as `Store.put`."""
+        """Put an object; raise as `ObjectStore.put`."""
         options: dict[str, Any] = {}
         if match is not None:
             options["IfMatch"] = match

@@ -14,7 +14,7 @@ from steadyworker.exports.s3.upload import PartsUpload
 from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir, new_stage
 from steadyworker.exports.stores.single import SingleRun
 from steadyworker.exports.stores.stage import CompleteStage, RunRecord, UploadedPart
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Head, Label
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectHead
 
 
 class ObjectRun(SingleRun):
@@ -44,7 +44,7 @@ class ObjectRun(SingleRun):
         complete = self.stage.read() or self._write(write)
         return self.committed(self._complete(complete))
 
-    def staged_manifest(self, head: Head) -> Manifest | None:
+    def staged_manifest(self, head: ObjectHead) -> Manifest | None:
         """Return the manifest with which the stage is complete."""
         del head
         complete = self.stage.read()

@@ -50,7 +50,7 @@ Google and Azure end an unfinished upload after a week.
 
 | file | content |
 |---|---|
-| `store.py` | the Protocol `Store` |
+| `store.py` | the Protocol `ObjectStore` |
 | `opening.py` | the address of a target, and its store |
 | `url.py` | `StoreUrl`: an address for fsspec |
 | `filesystem.py` | the stores of fsspec |

@@ -11,7 +11,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import INSIDE, SUFFIX
 from steadyworker.exports.stores.opening import open_store
-from steadyworker.exports.stores.store import Store, StoreAddress
+from steadyworker.exports.stores.store import ObjectStore, StoreAddress
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def copied(address: StoreAddress) -> Iterator[Path]:
         yield local
 
 
-def _copy_folder(store: Store, address: StoreAddress, local: Path) -> None:
+def _copy_folder(store: ObjectStore, address: StoreAddress, local: Path) -> None:
     data = store.read(f"{address.key}/{INSIDE}")
     if data is None:
         raise ExportError(
@@ -52,7 +52,7 @@ def _copy_folder(store: Store, address: StoreAddress, local: Path) -> None:
             _copy(store, each.key, path, sizes.get(name, 0))
 
 
-def _copy(store: Store, key: str, path: Path, expected: int) -> None:
+def _copy(store: ObjectStore, key: str, path: Path, expected: int) -> None:
     """Copy an object, if there is one; of one with a wrong size copy only the size, because `verify` compares the sizes first."""
     head = store.head(key)
     if head is None:

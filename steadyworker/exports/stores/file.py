@@ -14,13 +14,13 @@ from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir
 from steadyworker.exports.stores.files import StoppableFile, made_files, put_files
 from steadyworker.exports.stores.single import SingleRun
 from steadyworker.exports.stores.stage import RunRecord
-from steadyworker.exports.stores.store import ConditionError, Head, Label, Store
+from steadyworker.exports.stores.store import ConditionError, Label, ObjectHead, ObjectStore
 
 
 class FileRun(SingleRun):
     """One run that publishes one file of this host."""
 
-    def __init__(self, store: Store, staged: ExportTarget, services: Services) -> None:
+    def __init__(self, store: ObjectStore, staged: ExportTarget, services: Services) -> None:
         super().__init__(store, staged, services, store.address.key + SUFFIX)
 
     def made(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
@@ -49,7 +49,7 @@ class FileRun(SingleRun):
             ) from error
         return self.committed(self.put_manifest(manifest))
 
-    def staged_manifest(self, head: Head) -> Manifest | None:
+    def staged_manifest(self, head: ObjectHead) -> Manifest | None:
         """Return the manifest of the run whose file this is, by the file's size and SHA-256."""
         made = [record.manifest for record in self.stage.records().values() if record.manifest is not None]
         found = [manifest for manifest in made if manifest.bytes == head.size]

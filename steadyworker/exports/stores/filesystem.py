@@ -1,5 +1,5 @@
 """
-Stores that fsspec reaches, as `Store`: `gs://` by gcsfs, `abfs://` by adlfs, and others by their own packages.
+Stores that fsspec reaches, as `ObjectStore`: `gs://` by gcsfs, `abfs://` by adlfs, and others by their own packages.
 
 Google Cloud and Azure create an object by the request that ends its upload: Google's has `ifGenerationMatch=0`, Azure's `If-None-Match: *`.
 fsspec's mode "xb" makes both.
@@ -16,9 +16,10 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
+from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.stage import STAGES
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Head, Label, Listed
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Listed, ObjectHead
 from steadyworker.exports.stores.url import EXACT, StoreUrl
 from steadyworker.text.redaction import redact
 
@@ -36,7 +37,7 @@ _UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
 
 class FileSystem:
     """
-    A file system of fsspec, as a `Store`.
+    A file system of fsspec, as a `ObjectStore`.
 
     Attributes:
         address: The address.
@@ -64,9 +65,10 @@ class FileSystem:
             self._fs: Any = kind(**kind._get_kwargs_from_urls(address.at("x")), skip_instance_cache=True, **options)  # noqa: SLF001 - as fsspec's `url_to_fs`
 
     def close(self) -> None:
-        """Do nothing: fsspec closes its connections when the object is gone."""
+        """Close the connections: fsspec does it when its object is gone."""
+        self._fs = None
 
-    def head(self, key: str) -> Head | None:
+    def head(self, key: str) -> ObjectHead | None:
         """Return what the store reports of an object; None if it does not exist."""
         with self._errors("read the size of"):
             try:
@@ -77,7 +79,7 @@ class FileSystem:
             return None  # other objects have this key as the beginning of theirs
         labels = {name.lower(): value for name, value in (info.get("metadata") or {}).items()} if self.exact else {}
         etag = str(info.get("generation") or info.get("etag") or info.get("mtime"))
-        return Head(int(info["size"] or 0), etag, Label(labels.get(_UID), labels.get(_SHA256)))
+        return ObjectHead(int(info["size"] or 0), etag, Label(labels.get(_UID), labels.get(_SHA256)))
 
     def read(self, key: str) -> bytes | None:
         """Return an object's bytes; None if it does not exist."""
@@ -114,7 +116,7 @@ class FileSystem:
         label: Label | None = None,
     ) -> None:
         """
-        Put an object; raise as `Store.put`.
+        Put an object; raise as `ObjectStore.put`.
 
         `match` is compared before the request, because fsspec has no such condition.
         Only a frozen run of the same job could come between the two.
@@ -193,6 +195,7 @@ class FileSystem:
         try:
             self._write(new, data, "wb", {})
             with self._errors("move"):
+                self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
                 if self._fs.exists(self._path(key)):
                     self._fs.rm_file(self._path(key))  # the object that `match` names; another one was an error before
                 self._fs.mv(self._path(new), self._path(key))
@@ -206,10 +209,19 @@ class FileSystem:
         """Remove a folder of a stage and those above it, as long as they are empty."""
         while f"/{STAGES}" in f"/{folder}":
             try:
-                self._fs.rmdir(self._path(folder))
+                self._rmdir(self._path(folder))
             except Exception:  # noqa: BLE001 - each library has its own error for a folder that is not empty
                 return
             folder = folder.rpartition("/")[0]
+
+    def _rmdir(self, path: str) -> None:
+        """Remove an empty folder; fsspec makes no synchronous method from `_rmdir`."""
+        if hasattr(self._fs, "_rmdir"):
+            from fsspec.asyn import sync
+
+            sync(self._fs.loop, self._fs._rmdir, path)  # noqa: SLF001
+        else:
+            self._fs.rmdir(path)
 
     def _info(self, key: str) -> Any:
         self._fs.invalidate_cache()
@@ -220,7 +232,7 @@ class FileSystem:
         try:
             at: datetime = self._fs.modified(self._path(key))
         except (NotImplementedError, FileNotFoundError):
-            return datetime.now(UTC)
+            return datetime.fromtimestamp(SystemClock().wall(), UTC)
         return at if at.tzinfo else at.replace(tzinfo=UTC)
 
     def _path(self, key: str) -> str:
@@ -229,7 +241,7 @@ class FileSystem:
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Raise the errors of fsspec and of the libraries under it as those of `Store`."""
+        """Raise the errors of fsspec and of the libraries under it as those of `ObjectStore`."""
         try:
             yield
         except (ExportError, AbsentError, ConditionError):

@@ -13,13 +13,13 @@ from steadyworker.exports.stage import INSIDE, ExportTarget, StagingDir
 from steadyworker.exports.stores.files import StoppableFile, made_files, put_files
 from steadyworker.exports.stores.run import StoreRun
 from steadyworker.exports.stores.stage import RunRecord, withdraw
-from steadyworker.exports.stores.store import ConditionError, Label, Store
+from steadyworker.exports.stores.store import ConditionError, Label, ObjectStore
 
 
 class FolderRun(StoreRun):
     """One run that publishes a folder of objects."""
 
-    def __init__(self, store: Store, staged: ExportTarget, services: Services) -> None:
+    def __init__(self, store: ObjectStore, staged: ExportTarget, services: Services) -> None:
         self._prefix = f"{store.address.key}/"
         super().__init__(store, staged, services, self._prefix + INSIDE)
 

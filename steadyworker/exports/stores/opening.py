@@ -8,7 +8,7 @@ from typing import Any
 from steadyworker.exports.s3.address import S3, SCHEME
 from steadyworker.exports.s3.bucket import Bucket
 from steadyworker.exports.stores.filesystem import FileSystem
-from steadyworker.exports.stores.store import Store, StoreAddress
+from steadyworker.exports.stores.store import ObjectStore, StoreAddress
 from steadyworker.exports.stores.url import StoreUrl
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -32,7 +32,7 @@ def store_address(to: object, **options: Any) -> StoreAddress | None:
     return S3(to, **options) if to.startswith(SCHEME) else StoreUrl(to)
 
 
-def open_store(address: StoreAddress) -> Store:
+def open_store(address: StoreAddress) -> ObjectStore:
     """
     Return the store of an address.
 

@@ -12,7 +12,7 @@ from steadyworker.exports.commit import committed, job_text, same_key
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
 from steadyworker.exports.stores.stage import StoreStage, reap_store, recorded
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Store
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectStore
 
 
 class StoreRun(ABC):
@@ -28,7 +28,7 @@ class StoreRun(ABC):
     """
 
     def __init__(
-        self, store: Store, staged: ExportTarget, services: Services, manifest_key: str, *, replace: bool = False
+        self, store: ObjectStore, staged: ExportTarget, services: Services, manifest_key: str, *, replace: bool = False
     ) -> None:
         self.store, self.staged, self.services = store, staged, services
         self.manifest_key, self.replace = manifest_key, replace

@@ -8,7 +8,7 @@ from contextlib import suppress
 from steadyworker.errors import ExportRejected, Interrupt, TargetExists
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stores.run import StoreRun
-from steadyworker.exports.stores.store import Head
+from steadyworker.exports.stores.store import ObjectHead
 
 
 class SingleRun(StoreRun):
@@ -18,7 +18,7 @@ class SingleRun(StoreRun):
     """The ETag of the object to replace, if there is one."""
 
     @abstractmethod
-    def staged_manifest(self, head: Head) -> Manifest | None:
+    def staged_manifest(self, head: ObjectHead) -> Manifest | None:
         """Return the manifest in this job's stage for this object, which this job or another one made."""
 
     def left(self, error: Interrupt | ExportRejected) -> None:

@@ -25,7 +25,7 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import INSIDE, REMEMBERED, STAGES
 from steadyworker.exports.stores.opening import open_store, store_address
-from steadyworker.exports.stores.store import ConditionError, Store, StoreAddress
+from steadyworker.exports.stores.store import ConditionError, ObjectStore, StoreAddress
 
 _COMPLETE = "complete.json"
 _SOON = timedelta(minutes=10)
@@ -93,7 +93,7 @@ class StoreStage:
         digest: The target's digest.
     """
 
-    def __init__(self, store: Store, uid: str, digest: str) -> None:
+    def __init__(self, store: ObjectStore, uid: str, digest: str) -> None:
         self._store = store
         self._all = f"{store.address.folder}{STAGES}/"
         self._prefix = f"{self._all}{uid}/{digest}/"
@@ -154,7 +154,9 @@ class StoreStage:
         return False
 
 
-def reap_store(store: Store, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "") -> tuple[str, ...]:
+def reap_store(
+    store: ObjectStore, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = ""
+) -> tuple[str, ...]:
     """
     Remove the stages of settled jobs in the address's folder of the store, as `stage.reap` does on a disk, and return the jobs' uids.
 
@@ -205,7 +207,7 @@ def reap_address(address: StoreAddress, settled: Callable[[Sequence[str]], Itera
         return bool(store.objects(f"{address.folder}{STAGES}/"))
 
 
-def withdraw(store: Store, folder: str, uid: str) -> None:
+def withdraw(store: ObjectStore, folder: str, uid: str) -> None:
     """Remove the objects that a job has put into a folder, if the job has put no manifest after them."""
     if store.read(f"{folder}/{INSIDE}") is not None:
         return
@@ -215,7 +217,7 @@ def withdraw(store: Store, folder: str, uid: str) -> None:
             store.delete([each.key])
 
 
-def _remove(store: Store, prefix: str, stages: str) -> None:
+def _remove(store: ObjectStore, prefix: str, stages: str) -> None:
     """End the uploads that the records with this prefix name, and remove all objects with this prefix."""
     found = store.objects(prefix)
     for each in found:
@@ -227,7 +229,7 @@ def _remove(store: Store, prefix: str, stages: str) -> None:
     store.delete([each.key for each in found])
 
 
-def _end_unrecorded(store: Store, key: str, began: datetime, stages: str) -> None:
+def _end_unrecorded(store: ObjectStore, key: str, began: datetime, stages: str) -> None:
     """
     End the upload that a run has begun, and could not record before it was killed.
 
@@ -242,13 +244,13 @@ def _end_unrecorded(store: Store, key: str, began: datetime, stages: str) -> Non
                 store.abort(key, each["UploadId"])
 
 
-def _records(store: Store, prefix: str) -> Iterator[RunRecord]:
+def _records(store: ObjectStore, prefix: str) -> Iterator[RunRecord]:
     """Yield the records of runs whose keys have this prefix."""
     found = (_record(store, each.key) for each in store.objects(prefix))
     return (record for record in found if record is not None)
 
 
-def _record(store: Store, key: str) -> RunRecord | None:
+def _record(store: ObjectStore, key: str) -> RunRecord | None:
     """Return the record of this key; None if the key is of something else in a stage, such as a part of Spark's."""
     is_record = key.endswith(".json") and not key.endswith(f"/{_COMPLETE}")
     data = store.read(key) if is_record else None

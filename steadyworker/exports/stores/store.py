@@ -33,7 +33,7 @@ class Label(NamedTuple):
     sha256: str | None = None
 
 
-class Head(NamedTuple):
+class ObjectHead(NamedTuple):
     """
     What a store reports of an object without its bytes.
 
@@ -99,7 +99,7 @@ class StoreAddress(Protocol):
         ...
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """
     A store of objects; its methods are thread-safe.
 
@@ -134,7 +134,7 @@ class Store(Protocol):
         """Close the connections."""
         ...
 
-    def head(self, key: str) -> Head | None:
+    def head(self, key: str) -> ObjectHead | None:
         """Return what the store reports of an object; None if it does not exist."""
         ...
 

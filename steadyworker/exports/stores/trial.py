@@ -13,16 +13,16 @@ from steadyworker.exports.stores.store import ConditionError, Label, StoreAddres
 
 def tried(address: StoreAddress) -> tuple[str, ...]:
     """
-    Put an object in the stage of this folder, read and remove it, and return what the store does not promise.
+    Put an object in a stage of this folder, read and remove it, and return what the store does not promise.
 
     Args:
-        address: The folder, or an object in it.
+        address: An object in the folder, which need not exist.
 
     Raises:
         ExportError: A request failed, or the store replaces an object that it must keep.
     """
     uid = f"try-{secrets.token_hex(4)}"
-    key = f"{address.key}/{STAGES}/{uid}/object"
+    key = f"{address.folder}{STAGES}/{uid}/object"
     with closing(open_store(address)) as store:
         try:
             store.put(key, b"first", over=False, label=Label(uid))

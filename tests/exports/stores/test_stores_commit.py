@@ -73,8 +73,11 @@ def test_of_two_jobs_that_put_at_the_same_time_one_wins_and_the_other_learns_who
     ready = threading.Barrier(2)
     ends: dict[str, Manifest | TargetExists] = {}
 
+    def wait() -> None:
+        ready.wait()
+
     def run(uid: str, count: int) -> None:
-        services = FakeServices(tmp_path / uid, uid=uid, key=f"key of {uid}", on_leave=ready.wait)
+        services = FakeServices(tmp_path / uid, uid=uid, key=f"key of {uid}", on_leave=wait)
         try:
             ends[uid] = wide(count).write(services, place.at(KEY))
         except TargetExists as error:
