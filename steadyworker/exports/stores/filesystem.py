@@ -3,7 +3,7 @@ Stores that fsspec reaches, as `ObjectStore`: `gs://` by gcsfs, `abfs://` by adl
 
 Google Cloud and Azure create an object by the request that ends its upload: Google's has `ifGenerationMatch=0`, Azure's `If-None-Match: *`.
 fsspec's mode "xb" makes both.
-A file of fsspec ends its upload even when its `with` block or its last reference ends by an error, so `put` discards it first.
+A file of fsspec ends its upload even when its `with` block or its last reference ends by an error, so `put` marks it as closed before.
 
 Another file system writes under a temporary name in the stage, and then moves the file.
 """
@@ -57,9 +57,8 @@ class FileSystem:
         self.limits = () if self.exact else LIMITS
         options: dict[str, Any] = {"use_listings_cache": False} if self.exact else {}
         if address.scheme in {"sftp", "ssh"}:
-            options[
-                "known_hosts"
-            ] = ()  # compare the server's key with ~/.ssh/known_hosts, which sshfs does not by default
+            # Compare the server's key with ~/.ssh/known_hosts, which sshfs does not by default.
+            options["known_hosts"] = ()
         with self._errors("connect"):
             kind = _kind(address)
             self._fs: Any = kind(**kind._get_kwargs_from_urls(address.at("x")), skip_instance_cache=True, **options)  # noqa: SLF001 - as fsspec's `url_to_fs`
@@ -180,8 +179,6 @@ class FileSystem:
                             out.write(piece)
                     out.close()
                 except BaseException:
-                    with suppress(Exception):
-                        out.discard()
                     with suppress(AttributeError):
                         out.closed = True  # otherwise the end of `out` would end the upload
                     raise

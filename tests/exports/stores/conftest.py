@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import fsspec
+import fsspec.config
 import pytest
 from adlfs import AzureBlobFileSystem
 from gcsfs.core import GCSFileSystem

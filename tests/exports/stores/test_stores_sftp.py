@@ -140,6 +140,17 @@ def test_what_another_put_there_stays(partner: Partner, tmp_path: Path) -> None:
     assert partner.names() == ["pay.csv"]
 
 
+def test_a_job_whose_target_has_appeared_before_its_move_learns_whose_it_is(partner: Partner, tmp_path: Path) -> None:
+    to = f"{partner.url}/pay.csv"
+
+    def overtake() -> None:
+        Payments(8).export().write(FakeServices(tmp_path / "other", uid="uid-2", key="another"), to)
+
+    with pytest.raises(TargetExists, match="was made by job uid-2"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger", on_leave=overtake), to)
+    assert verify(to).rows == 8
+
+
 def test_a_cancelled_export_leaves_nothing(partner: Partner, tmp_path: Path) -> None:
     def cancel() -> None:
         raise Interrupt("cancelled")
