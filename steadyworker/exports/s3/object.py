@@ -40,7 +40,8 @@ class ObjectRun(SingleRun):
     def made(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
         """Make the object, or finish what an earlier run has begun, and return its manifest."""
         if (manifest := self.finished()) is not None:
-            return self.cleared(manifest)
+            self.cleared()
+            return manifest
         complete = self.stage.read() or self._write(write)
         return self.committed(self._complete(complete))
 

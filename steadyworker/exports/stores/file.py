@@ -26,7 +26,8 @@ class FileRun(SingleRun):
     def made(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
         """Make the file and put it, or finish what an earlier run has begun, and return its manifest."""
         if (manifest := self.finished()) is not None:
-            return self.cleared(manifest)
+            self.cleared()
+            return manifest
         # This request fails early without the right to write.
         self.stage.record(self.services.fence, RunRecord(key=self.address.key))
         stage, manifest = made_files(self.staged, self.services, write)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from steadyworker.errors import ExportError, ExportRejected, Interrupt
+from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stage import INSIDE, ExportTarget, StagingDir
@@ -28,7 +28,8 @@ class FolderRun(StoreRun):
         if (manifest := self.manifest()) is not None:
             if manifest.uid != self.services.uid:
                 raise self.exists(self.manifest_key, manifest.uid, manifest)
-            return self.cleared(manifest)
+            self.cleared()
+            return manifest
         there = self._own()
         # This request fails early without the right to write.
         self.stage.record(self.services.fence, RunRecord(key=self.address.key, several=True))
@@ -42,14 +43,9 @@ class FolderRun(StoreRun):
         self.services.may_commit()
         return self.committed(self.put_manifest(manifest))
 
-    def left(self, error: Interrupt | ExportRejected) -> None:
-        """Remove what no later run can use after this error, with the objects that this job has put."""
-        fences = self.stage.records()
-        ended = not isinstance(error, Interrupt) or error.reason == "cancelled"
-        if ended and 0 < max(fences, default=0) <= self.services.fence:
-            # First the objects: if this process is killed now, the stage still names them.
-            withdraw(self.store, self.address.key, self.services.uid)
-        super().left(error)
+    def withdraw(self) -> None:
+        """Remove the files that this job has put, before the stage, so that a kill in between loses no record of them."""
+        withdraw(self.store, self.address.key, self.services.uid)
 
     def _own(self) -> set[str]:
         """

@@ -52,13 +52,14 @@ class StoreRun(ABC):
         """Do the work of `publish`."""
 
     def left(self, error: Interrupt | ExportRejected) -> None:
-        """Remove what no later run can use after this error; after a shutdown or a time limit, all stays for the next run."""
-        if isinstance(error, Interrupt) and error.reason not in {"cancelled", "fenced"}:
-            return
+        """Remove what the job's runs have put, if this error ends the job and this is the newest run; otherwise a later run uses it, or removes it."""
         ended = not isinstance(error, Interrupt) or error.reason == "cancelled"
-        last = self.stage.leave(self.services.fence, ended=ended)
-        if last and ended:
-            remove_stages(self.staged, self.services.uid)
+        if ended and 0 < max(self.stage.records(), default=0) <= self.services.fence:
+            self.withdraw()
+            self.cleared()
+
+    def withdraw(self) -> None:  # noqa: B027 - one object needs none
+        """Remove the objects that were put, but are not published; of one object, there is none."""
 
     def manifest(self) -> Manifest | None:
         """
@@ -119,16 +120,16 @@ class StoreRun(ABC):
         return None if head is None else head.label.uid
 
     def committed(self, manifest: Manifest) -> Manifest:
-        """Record the commit in the ledger, and remove the stages of this job's runs."""
+        """Record the commit in the ledger, remove the stages of this job's runs, and return the manifest."""
         folder = self.address.at(self.address.folder).rstrip("/")
         self.services.save_export_state(committed(self.address.name, folder, manifest))
-        return self.cleared(manifest)
+        self.cleared()
+        return manifest
 
-    def cleared(self, manifest: Manifest) -> Manifest:
-        """Remove the stages of this job's runs, in the store and on this host, and return the manifest."""
+    def cleared(self) -> None:
+        """Remove the stages of this job's runs, in the store and on this host."""
         self.stage.remove()
         remove_stages(self.staged, self.services.uid)
-        return manifest
 
     def exists(self, key: str, uid: str | None, manifest: Manifest | None) -> TargetExists:
         """Return the error for an object that another job or program has made."""

@@ -133,26 +133,6 @@ class StoreStage:
         """End all uploads of the job's runs for this target, and remove the stage."""
         _remove(self._store, self._prefix, self._all)
 
-    def leave(self, fence: int, *, ended: bool) -> bool:
-        """
-        Remove what the run with this fence has put and no later run uses, and return whether there is no later run.
-
-        Args:
-            fence: The run's fence.
-            ended: True if the job has ended, so that the whole stage is removed.
-        """
-        records = self.records()
-        if max(records, default=0) <= fence:
-            if ended:
-                self.remove()
-            return True
-        mine = records.pop(fence, None)
-        if mine is not None and mine.upload not in {record.upload for record in records.values()}:
-            if mine.upload is not None:
-                self._store.abort(mine.key, mine.upload)
-            self._store.delete([f"{self._prefix}{fence}.json"])
-        return False
-
 
 def reap_store(
     store: ObjectStore, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = ""
