@@ -92,6 +92,11 @@ class S3:
         return self.key[: -len(self.name)]
 
     @property
+    def limits(self) -> tuple[str, ...]:
+        """Nothing: an export to S3 promises all."""
+        return ()
+
+    @property
     def reached_by(self) -> Mapping[str, str | None]:
         """The settings of the SDK, beside the URL, by which another process of this host reaches the same bucket."""
         return {"endpoint": self.endpoint, "region": self.region, "profile": self.profile}

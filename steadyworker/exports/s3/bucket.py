@@ -83,7 +83,6 @@ class Bucket:
     Attributes:
         address: The address.
         exact: True: the condition If-None-Match holds when requests race.
-        limits: Nothing.
         largest: S3's own limit for PutObject.
 
     Raises:
@@ -91,7 +90,6 @@ class Bucket:
     """
 
     exact = True
-    limits: tuple[str, ...] = ()
     largest: int | None = 5 << 30
 
     def __init__(self, address: S3) -> None:

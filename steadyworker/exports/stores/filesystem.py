@@ -20,14 +20,8 @@ from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.stage import STAGES
 from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Listed, ObjectHead
-from steadyworker.exports.stores.url import EXACT, StoreUrl
+from steadyworker.exports.stores.url import StoreUrl
 from steadyworker.text.redaction import redact
-
-LIMITS = (
-    "Of two jobs that export to this address at the same time, the later one can replace the file of the earlier one.",
-    "A reader can see a part of the file, if the store does not move a file in one step.",
-)
-"""What a store promises not, if it is not one of `EXACT`."""
 
 _GCS, _AZURE = "'steadyworker[gcs]'", "'steadyworker[azure]'"
 _PACKAGES = {"gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE, "sftp": "sshfs", "ssh": "sshfs"}
@@ -42,7 +36,6 @@ class FileSystem:
     Attributes:
         address: The address.
         exact: True for Google Cloud and Azure.
-        limits: What the store does not promise.
 
     Raises:
         ExportRejected: fsspec does not know the scheme.
@@ -53,8 +46,7 @@ class FileSystem:
 
     def __init__(self, address: StoreUrl) -> None:
         self.address = address
-        self.exact = address.scheme in EXACT
-        self.limits = () if self.exact else LIMITS
+        self.exact = not address.limits
         options: dict[str, Any] = {"use_listings_cache": False} if self.exact else {}
         if address.scheme in {"sftp", "ssh"}:
             # Compare the server's key with ~/.ssh/known_hosts, which sshfs does not by default.

@@ -90,6 +90,11 @@ class StoreAddress(Protocol):
         ...
 
     @property
+    def limits(self) -> tuple[str, ...]:
+        """Sentences about what an export to this store does not promise."""
+        ...
+
+    @property
     def reached_by(self) -> Mapping[str, str | None]:
         """The arguments, beside the URL, by which another process of this host reaches the same store."""
         ...
@@ -116,13 +121,8 @@ class ObjectStore(Protocol):
         """
         True if an object appears whole, if of several `put` with `over=False` one succeeds, and if objects have labels.
 
-        If it is False, `limits` lists what the store cannot promise.
+        If it is False, `address.limits` lists what the store cannot promise.
         """
-        ...
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        """Sentences about what an export to this store does not promise."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from steadyworker.export import Services
 from steadyworker.exports.commit import IF_EXISTS
 from steadyworker.exports.hashed import HashedFile, OutFile
 from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.s3.address import S3
 from steadyworker.exports.s3.bucket import Bucket
 from steadyworker.exports.s3.object import ObjectRun
 from steadyworker.exports.stage import ExportTarget, StagingDir, reap
@@ -33,7 +34,6 @@ class StoreTarget:
 
     Raises:
         ExportRejected: The name is not valid as a file's name.
-        ExportError: The client library is missing, or its settings are invalid.
     """
 
     def __init__(self, address: StoreAddress, *, several: bool) -> None:
@@ -46,33 +46,32 @@ class StoreTarget:
         folder = _scratch_folder(address)
         digest = ExportTarget(folder / str(address).replace("/", " "), several).digest
         self.staged = ExportTarget(folder / f"{digest}-{self.name}", several)
-        self._store = open_store(address)
-        self.limits = self._store.limits
+        self.limits = address.limits
         self._parts: ObjectRun | None = None  # set by `publish` if the object is made from parts
 
     @property
     def resumable(self) -> bool:
         """True if a run makes its file on this host first, because no request reads the parts of an upload."""
-        return not isinstance(self._store, Bucket)
+        return not isinstance(self._address, S3)
 
     def publish(self, services: Services, write: Callable[[StagingDir], Manifest], *, if_exists: str) -> Manifest:
         """Publish as `PublishTarget.publish` promises; `if_exists` can be `replace-own` only for one object of S3."""
         if if_exists not in IF_EXISTS:
             raise ExportRejected(f"Expected if_exists out of {', '.join(IF_EXISTS)}, got {if_exists!r}: correct it.")
         replace = if_exists == "replace-own"
-        if replace and (self._several or not isinstance(self._store, Bucket)):
+        if replace and (self._several or not isinstance(self._address, S3)):
             what = f"the folder {self._address}" if self._several else str(self._address)
             raise ExportRejected(
                 f'Expected if_exists="fail" for {what}, got {if_exists!r}: put job.name into the key, '
                 f"because no request replaces {'several objects together' if self._several else 'an object of this store only if it is still the same'}."
             )
-        if self._several and not self._store.exact:
+        if self._several and self.limits:
             raise ExportRejected(
                 f"Expected one file for {self._address}, got split_rows, split_bytes or partition_by: export to a folder of this host, "
                 "s3://, gs:// or abfs://. On this store the files of two jobs could mix in one folder."
             )
-        with closing(self._store) as store:
-            self._prepare(services)
+        self._prepare(services)
+        with closing(open_store(self._address)) as store:
             if self.limits:
                 get_logger("steadyworker.exports").warning(
                     "export_target_limited",

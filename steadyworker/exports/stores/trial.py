@@ -42,4 +42,4 @@ def tried(address: StoreAddress) -> tuple[str, ...]:
                 )
         finally:
             store.delete([key])
-        return store.limits
+        return address.limits

@@ -10,8 +10,13 @@ from urllib.parse import urlsplit
 from steadyworker.errors import ExportRejected
 from steadyworker.text.redaction import redact
 
-EXACT = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
-"""The schemes of the stores that create an object by one request, and only if there is none."""
+LIMITS = (
+    "Of two jobs that export to this address at the same time, the later one can replace the file of the earlier one.",
+    "A reader can see a part of the file, if the store does not move a file in one step.",
+)
+"""What is not promised of a store, unless it creates an object by one request, and only if there is none."""
+
+_EXACT = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
 
 _REFUSED = {
     "file": "write it as a path, without file://",
@@ -91,6 +96,11 @@ class StoreUrl:
     def folder(self) -> str:
         """The beginning of the key up to the name: empty, or with a slash at its end."""
         return self.key[: -len(self.name)]
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Sentences about what an export to this store does not promise; nothing for Google Cloud and Azure."""
+        return () if self.scheme in _EXACT else LIMITS
 
     @property
     def reached_by(self) -> Mapping[str, str | None]:

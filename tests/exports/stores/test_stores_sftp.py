@@ -18,6 +18,7 @@ from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetEx
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.stores import filesystem
+from steadyworker.exports.stores.url import LIMITS
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices, Payments
 
@@ -91,8 +92,8 @@ def test_the_file_is_moved_into_place_and_the_manifest_names_what_is_not_promise
     manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
     assert partner.names() == ["out", "out/pay.csv", f"out/{MANIFEST}"]
     assert (partner.folder / "out/pay.csv").read_bytes() == (tmp_path / "pay.csv").read_bytes()
-    assert (manifest.sha256, manifest.limits) == (local.sha256, filesystem.LIMITS)
-    assert json.loads((partner.folder / "out" / MANIFEST).read_bytes())["limits"] == [*filesystem.LIMITS]
+    assert (manifest.sha256, manifest.limits) == (local.sha256, LIMITS)
+    assert json.loads((partner.folder / "out" / MANIFEST).read_bytes())["limits"] == [*LIMITS]
     (warned,) = [record for record in caplog.records if "export_target_limited" in str(record.msg)]
     assert warned.levelname == "WARNING"
     assert verify(to) == manifest
@@ -177,5 +178,5 @@ def test_an_unknown_server_is_refused(partner: Partner, tmp_path: Path) -> None:
 
 def test_the_command_reports_before_a_deploy_what_is_not_promised(partner: Partner) -> None:
     done = CliRunner().invoke(command, ["--target", f"{partner.url}/out", "--json"])
-    assert (done.exit_code, json.loads(done.output).get("limits")) == (0, [*filesystem.LIMITS]), done.output
+    assert (done.exit_code, json.loads(done.output).get("limits")) == (0, [*LIMITS]), done.output
     assert [name for name in partner.names() if not name.endswith("out")] == []

@@ -8,6 +8,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import fsspec.registry
 import pytest
 from click.testing import CliRunner
 
@@ -16,7 +17,6 @@ from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.formats import Csv
-from steadyworker.exports.targets import target_of
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
@@ -44,18 +44,19 @@ KEY = "out/pay.csv"
         ("gs://bucket/" + "x" * 701, "Expected a key of at most 700 bytes"),
     ],
 )
-def test_an_address_that_cannot_be_used_is_refused_with_the_remedy(url: str, says: str) -> None:
+def test_an_address_that_cannot_be_used_is_refused_with_the_remedy(url: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ExportRejected, match=says) as caught:
-        target_of(url, several=False)
+        Payments().export().write(FakeServices(tmp_path / "ledger"), url)
     assert "very-secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("url", "package"), [("gs", "steadyworker[gcs]"), ("abfs", "steadyworker[azure]")])
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, url: str, package: str) -> None:
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, package: str) -> None:
+    monkeypatch.delitem(fsspec.registry._registry, url, raising=False)  # the class that another test has loaded
     for module in ("gcsfs.core", "adlfs"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ExportError, match="client library for") as caught:
-        target_of(f"{url}://bucket/pay.csv", several=False)
+        Payments().export().write(FakeServices(tmp_path / "ledger"), f"{url}://bucket/pay.csv")
     assert package in str(caught.value)
 
 
