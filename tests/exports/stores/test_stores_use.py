@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
-import fsspec.registry
 import pytest
 from click.testing import CliRunner
 
@@ -52,7 +52,8 @@ def test_an_address_that_cannot_be_used_is_refused_with_the_remedy(url: str, say
 
 @pytest.mark.parametrize(("url", "package"), [("gs", "steadyworker[gcs]"), ("abfs", "steadyworker[azure]")])
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, package: str) -> None:
-    monkeypatch.delitem(fsspec.registry._registry, url, raising=False)  # the class that another test has loaded
+    loaded = import_module("fsspec.registry")._registry  # with the class that another test has loaded
+    monkeypatch.delitem(loaded, url, raising=False)
     for module in ("gcsfs.core", "adlfs"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ExportError, match="client library for") as caught:
