@@ -12,14 +12,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from steadyworker import Job, Worker
 from steadyworker.clock import SystemClock, Times
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports import DuckDBExport
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.formats import Csv
+from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
+from steadyworker.testing import run_one
 from tests.exports.kit import FakeServices, Payments
 from tests.exports.stores.place import Place
 
@@ -85,6 +89,22 @@ def test_a_wrong_key_of_azure_is_in_no_text(azure: Place, tmp_path: Path, monkey
     with pytest.raises(ExportError, match="check the credentials of the store's own library") as caught:
         Payments().export().write(FakeServices(tmp_path / "ledger"), azure.at(KEY))
     assert wrong not in str(caught.value)
+
+
+class Uploads(Worker[str]):
+    """DuckDB sorts rows into the address of the message."""
+
+    queue = "uploads"
+    time_limit = 60
+
+    def handle(self, job: Job[str]) -> None:
+        job.export(DuckDBExport("SELECT * FROM range(3) AS t(id)", tables={}, order_by=("id DESC",)), to=job.payload)
+
+
+def test_a_job_exports_by_duckdb_and_leaves_nothing_on_the_host(place: Place, tmp_path: Path) -> None:
+    ran = run_one(Uploads, place.at(KEY))
+    assert (place.read(KEY), ran.exports) == (b"id\n2\n1\n0\n", [verify(place.at(KEY))])
+    assert [path.name for path in tmp_path.glob("steadyworker-*/*")] == []
 
 
 def test_the_command_verifies_an_object_and_finds_what_changed(place: Place, tmp_path: Path) -> None:
