@@ -117,7 +117,7 @@ class Export(Protocol[ManifestT_co]):
         """
         Make the file, whole or not at all, and return the file's manifest.
 
-        `to` is a Path of this host, or an `s3://` URL or an `ExportAddress`, as the caller of `Job.export` gave it.
+        `to` is a Path of this host, or a URL such as `s3://…`, or an `ExportAddress`, as the caller of `Job.export` gave it.
         If this job has made the file before, return the manifest of that file.
         `Job.export` passes `if_exists`, `split_rows`, `split_bytes` and `partition_by` only if its caller does.
         So an export without these parameters replaces no file, and makes one file.

@@ -252,7 +252,7 @@ class Job(Generic[P, C]):
 
         Args:
             export: `RowExport`, `DuckDBExport`, `SparkExport`, or any object with the same `write` method.
-            to: A local path, an address such as "s3://bucket/key.csv", or `S3` with its options.
+            to: A local path, an address such as "s3://bucket/key.csv" or "gs://bucket/key.csv", or `S3` with its options.
                 A relative path starts at the working directory.
             format: `Csv()`, `JsonLines()`, `Parquet()` or `Xlsx()`; the file's name decides the default.
             totals: The columns to sum during the export, as a mapping of column to "sum".

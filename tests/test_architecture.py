@@ -133,6 +133,8 @@ ADAPTERS_MAY_IMPORT = {
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
     "boto3",
+    "fsspec",
+    "gcsfs",
     "botocore",
     "duckdb",
     "opentelemetry",

@@ -7,7 +7,7 @@ Exports: an export makes one whole file and a manifest that describes the file, 
 The contract between a job and an export is `steadyworker/export.py`.
 Each export writes the file to a *stage*, a private folder next to the target.
 Then `commit.py` publishes the file; its docstring shows each step.
-In a bucket the stage is an upload, which no reader sees; `s3/` has its steps.
+In a bucket of S3 the stage is an upload, which no reader sees (`s3/`); to Google Cloud, Azure and others the complete file is put (`stores/`).
 
 Every export writes its rows by `writing.py`, so equal rows give equal bytes.
 Arrow's kernels make the bytes: `TextWriter.render` in `render.py` makes the lines of CSV and JSON Lines, and `ParquetWriter` in `parquet.py` the row groups; XlsxWriter makes the sheets from texts (`xlsx.py`).
@@ -16,9 +16,9 @@ A new format is one file of less than 150 lines and a reader for `verify`; `form
 | file | content |
 |---|---|
 | `stage.py` | the stage of a file, names, removal of old stages |
-| `folders.py` | the folders of this host that have stages |
+| `folders.py` | the folders, of this host and in stores, that have stages |
 | `several.py` | the division of rows into several files |
-| `targets.py` | the targets behind one Protocol: a path of this host, or an address in a bucket |
+| `targets.py` | the targets behind one Protocol: a path of this host, or an address in a store |
 | `commit.py` | stage → permission → link → manifest; publication of a file that a dead run completed |
 | `manifest.py` | the description of a file |
 | `sources.py` | the rows of a user's source as Arrow batches |
@@ -35,7 +35,8 @@ A new format is one file of less than 150 lines and a reader for `verify`; `form
 | `verifying.py`, `readers.py` | the check of a file against its manifest, with another reader |
 | `tables.py`, `jdbc.py`, `params.py` | the tables and parameters of a query: `Files`, `Jdbc`, `Table` |
 | `postgres.py` | the snapshots of PostgreSQL that an export reads; the cancel of its queries |
-| `s3/` | objects of a bucket as targets |
+| `stores/` | stores as targets: S3, Google Cloud, Azure, and others by fsspec |
+| `s3/` | the requests to S3, and the parts of its objects |
 | `duckdb/` | `DuckDBExport` |
 | `spark/` | `SparkExport` and the Spark host |
 | `cli/` | the verb `verify` |

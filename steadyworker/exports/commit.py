@@ -75,7 +75,9 @@ IF_EXISTS = ("fail", "replace-own")
 """What an export can do about a file that is there."""
 
 _RECORD_BYTES = 60_000  # the ledger accepts 64 KiB
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of a disk that has no room."""
+
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
 
@@ -138,7 +140,7 @@ def _make(
         stage.complete(write(stage))
         drop_incomplete(target, services.uid, services.fence)
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             services.save_export_state(None)  # a resume would need the disk space twice
             drop_incomplete(target, services.uid, services.fence + 1)
             raise ExportError(

@@ -1,12 +1,12 @@
 """
-A record of the folders, on this host and in buckets, that have stages.
+A record of the folders, on this host and in stores, that have stages.
 
 A run removes its stage when it has published its file, or when its job is cancelled during the export.
 A killed run leaves its stage behind, and perhaps no later job exports to the same folder.
 So each worker process removes the stages of ended jobs from all recorded folders whenever it purges the ledger.
 
-`<state directory>/stages` has one file for each folder; the file contains the folder's path, or the address of a folder in a bucket as JSON.
-The worker process reaches a bucket as the job did, by the AWS SDK's own settings.
+`<state directory>/stages` has one file for each folder; the file contains the folder's path, or the address of a folder in a store as JSON.
+The worker process reaches a store as the job did, by the own settings of its library.
 This module is the service `stages` of the worker process (entry point `stages`).
 """
 
@@ -23,8 +23,8 @@ from steadyworker.clock import Clock, SystemClock
 from steadyworker.config.options import Option
 from steadyworker.config.services import ServiceSettings
 from steadyworker.errors import ExportError, Finding
-from steadyworker.exports.s3.stage import reap_address, recorded_address
 from steadyworker.exports.stage import REMEMBERED, STAGES, reap
+from steadyworker.exports.stores.stage import reap_address, recorded_address
 from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.telemetry.logs import get_logger
 

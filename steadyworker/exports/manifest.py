@@ -97,6 +97,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         format: The format's `name` and its options.
         versions: The version of each tool.
         timings: The seconds that each step took, in the run that wrote the file's bytes.
+        limits: Sentences about what the target did not promise; empty for a path of this host, S3, Google Cloud and Azure.
         created_at: The time of creation, ISO 8601 in UTC; no code uses it.
     """
 
@@ -120,6 +121,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: dict[str, Any]
     versions: dict[str, str] = {}
     timings: dict[str, float] = {}
+    limits: tuple[str, ...] = ()
     created_at: str
 
     @classmethod

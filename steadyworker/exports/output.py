@@ -182,5 +182,6 @@ class ExportOutput:
             format=self.form.options(),
             versions=versions("pyarrow") | dict(tools or {}),
             timings=dict(timings or {}) | {"write": round(self.clock.monotonic() - self._began, 3)},
+            limits=self.place.limits,
             created_at=timestamp(self.clock),
         )

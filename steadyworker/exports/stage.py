@@ -77,8 +77,7 @@ class ExportTarget:
         text = os.fspath(to)
         if _SCHEME.match(text):
             raise ExportRejected(
-                f"Expected a local path or s3://bucket/key to export to, got {redact(text)!r}: export to one of them, "
-                "then copy the finished file. Other stores cannot publish a file all or nothing, or not as this program knows."
+                f"Expected a local path, or an address such as s3://bucket/key as text, got {redact(text)!r}: write it as one of them."
             )
         text = text.rstrip("/") if several else text
         name = Path(text).name

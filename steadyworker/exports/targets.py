@@ -1,7 +1,7 @@
 """
-The targets of exports, behind one Protocol: `Local` is a file or a folder of this host, `S3Target` an object or a folder of a bucket.
+The targets of exports, behind one Protocol: `Local` is a file or a folder of this host, `StoreTarget` an object or a folder of a store.
 
-What a run has made after each step, and what the next run does with it, is in `commit.py` for `Local` and in `s3/__init__.py` for `S3Target`.
+What a run has made after each step, and what the next run does with it, is in `commit.py` for `Local` and in `stores/__init__.py` for `StoreTarget`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from steadyworker.export import Services
 from steadyworker.exports.commit import publish
 from steadyworker.exports.hashed import HashedFile, OutFile
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.s3.address import S3, s3_address
-from steadyworker.exports.s3.target import S3Target
+from steadyworker.exports.s3.address import S3
 from steadyworker.exports.stage import ExportTarget, StagingDir
+from steadyworker.exports.stores.opening import store_address
+from steadyworker.exports.stores.target import StoreTarget
 
 
 class PublishTarget(Protocol):
@@ -35,6 +36,11 @@ class PublishTarget(Protocol):
     @property
     def resumable(self) -> bool:
         """True if a later run can read the bytes that an earlier run has written."""
+        ...
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Sentences about what the target does not promise; the manifest lists them."""
         ...
 
     def publish(self, services: Services, write: Callable[[StagingDir], Manifest], *, if_exists: str) -> Manifest:
@@ -71,6 +77,7 @@ class Local:
     """
 
     resumable = True
+    limits = ()
 
     def __init__(self, to: str | os.PathLike[str], *, several: bool) -> None:
         self.staged = ExportTarget.of(to, several=several)
@@ -92,8 +99,8 @@ def target_of(to: str | os.PathLike[str] | S3, *, several: bool) -> PublishTarge
     Raises:
         ExportRejected: `to` is invalid as a target.
     """
-    address = s3_address(to)
+    address = store_address(to)
     if address is not None:
-        return S3Target(address, several=several)
+        return StoreTarget(address, several=several)
     assert not isinstance(to, S3)
     return Local(to, several=several)

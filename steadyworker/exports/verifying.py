@@ -24,9 +24,10 @@ import msgspec
 from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.readers import READERS
-from steadyworker.exports.s3.address import S3, s3_address
-from steadyworker.exports.s3.reading import copied
+from steadyworker.exports.s3.address import S3
 from steadyworker.exports.stage import INSIDE, manifest_path
+from steadyworker.exports.stores.copying import copied
+from steadyworker.exports.stores.opening import store_address
 from steadyworker.exports.values import text
 
 Groups = dict[tuple[str | None, ...], list[Decimal]]
@@ -42,7 +43,7 @@ def verify(path: str | os.PathLike[str] | S3, *, source: Iterable[Sequence[objec
 
     Args:
         path: The file, whose manifest is next to it, or the folder, whose manifest is in it.
-            An object or a folder in a bucket (`"s3://bucket/key"` or `S3`) is copied to this host for the check.
+            An object or a folder in a store (`"s3://bucket/key"`, `"gs://bucket/key"`, `S3`) is copied to this host for the check.
         source: Counts and sums that you queried from the source, one row for each group; they are compared, too.
             A row has the group's values, its row count and its sums, all in the manifest's order
             (`SELECT currency, count(*), sum(amount) … GROUP BY currency`).
@@ -51,7 +52,7 @@ def verify(path: str | os.PathLike[str] | S3, *, source: Iterable[Sequence[objec
     Raises:
         ExportError: There is no manifest, the file cannot be read in its format, or something differs.
     """
-    address = s3_address(path)
+    address = store_address(path)
     if address is not None:
         with copied(address) as copy:
             try:

@@ -20,6 +20,8 @@ import pytest
 from tests.brokers.activemq import Classic, classic_program
 from tests.brokers.address import Address
 from tests.brokers.artemis import artemis_program
+from tests.brokers.azurite import azurite_program
+from tests.brokers.gcs import gcs_program
 from tests.brokers.install import (
     SUITES,
     MissingError,
@@ -285,6 +287,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("postgres"))
 
 
+def stores_programs() -> None:
+    """Bring the servers of Google Cloud's and Azure's requests."""
+    gcs_program()
+    azurite_program()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Bring what the tests need before the first one starts: a download counts against no test's time limit."""
     if session.config.option.collectonly:
@@ -308,7 +316,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if any(item.get_closest_marker("s3") for item in session.items):
         with suppress(MissingError):
             s3proxy_program()
-    programs = {"pooler": pgbouncer_program, "versioned": moto_program}
+    programs = {"pooler": pgbouncer_program, "versioned": moto_program, "place": stores_programs}
     for fixture in fixtures & programs.keys():
         with suppress(MissingError):
             programs[fixture]()

@@ -139,6 +139,24 @@ def by_pip(package: str) -> Path:
     return folder
 
 
+def by_npm(package: str) -> Path:
+    """Return the folder with this package and what it needs, which npm makes once on a machine; raises MissingError."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise MissingError(f"npm was not found, which installs {package}: sudo apt-get install npm")
+    folder = cache() / package.replace("@", "-")
+    with lock(folder.name):
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            command = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), package]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise MissingError(f"{package} could not be installed: {done.stderr.strip()[-500:]}")
+            (folder / "made").touch()
+    return folder
+
+
 def cache() -> Path:
     """The folder that keeps what was made once; it is made when missing."""
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

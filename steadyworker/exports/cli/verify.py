@@ -17,10 +17,10 @@ from steadyworker.cli.settings import open_ledger, settings
 from steadyworker.config.resolve import Options
 from steadyworker.errors import ConfigError, ExportError, SourceUnavailable
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.s3.address import S3, SCHEME
-from steadyworker.exports.s3.bucket import Bucket
-from steadyworker.exports.s3.stage import reap_bucket
 from steadyworker.exports.stage import STAGES, reap
+from steadyworker.exports.stores.opening import open_store, store_address
+from steadyworker.exports.stores.stage import reap_store
+from steadyworker.exports.stores.trial import tried
 from steadyworker.exports.verifying import verify
 from steadyworker.text.plain_text import printable
 from steadyworker.text.redaction import redact
@@ -41,6 +41,7 @@ Examples:
   steadyworker verify s3://reports/m-17.csv     # copied to this host for the check
   steadyworker verify out/m-17.csv --source sqlite:shop.db \\
       --query "SELECT currency, count(*), sum(cents) FROM payments WHERE merchant = 17 GROUP BY currency"
+  steadyworker verify --target gs://reports/daily    # before a deploy: what does this store promise?
   steadyworker verify --reap out/        # remove the staging folders of jobs that have ended""",
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=click.Path())
@@ -51,7 +52,14 @@ Examples:
     multiple=True,
     metavar="DIR",
     type=click.Path(),
-    help="Remove the staging folders in DIR, or in s3://bucket/folder, whose jobs are done or dead in the ledger; can be repeated.",
+    help="Remove the staging folders in DIR, or in s3://bucket/folder (or gs://, abfs://), whose jobs are done or dead in the ledger; can be repeated.",
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="URL",
+    help="Before a deploy: put, read and remove a small object in this folder of a store, and print what exports there do not promise; can be repeated.",
 )
 @click.option(
     "--source",
@@ -76,18 +84,19 @@ def command(
     *,
     files: tuple[str, ...],
     folders: tuple[str, ...],
+    targets: tuple[str, ...],
     source: str | None,
     query: str | None,
     as_json: bool,
 ) -> None:
     """
-    Re-read each exported FILE, folder of files or s3:// address, and compare size, SHA-256, rows and totals with the manifest.
+    Re-read each exported FILE, folder of files or address (s3://, gs://, abfs://), and compare size, SHA-256, rows and totals with the manifest.
 
-    Exit code 1 means that at least one file does not match.
+    Exit code 1 means that at least one file does not match, or that a target cannot be used.
     If the source database cannot be reached, the exit code is 69; if it refuses the login or the query, 78.
     """
-    if not files and not folders:
-        raise click.UsageError("Expected FILEs or --reap DIR, got neither.")
+    if not files and not folders and not targets:
+        raise click.UsageError("Expected FILEs, --reap DIR or --target URL, got none of them.")
     if (source is None) != (query is None) or (source is not None and len(files) != 1):
         raise click.UsageError("Expected --source and --query together, with exactly one FILE.")
     if folders:
@@ -99,7 +108,8 @@ def command(
                     err=True,
                 )
     rows = _source_rows(source, query) if source is not None and query is not None else None
-    matches = [_verified(file, rows, as_json=as_json) for file in files]
+    matches = [_tried(target, as_json=as_json) for target in targets]
+    matches += [_verified(file, rows, as_json=as_json) for file in files]
     ctx.exit(0 if all(matches) else 1)
 
 
@@ -146,20 +156,45 @@ def _is_away(error: Exception) -> bool:
 
 def _reap(folder: str, ended: Callable[[Sequence[str]], Iterable[str]]) -> Sequence[str]:
     """
-    Remove the stages of ended jobs in a folder of this host or of a bucket.
+    Remove the stages of ended jobs in a folder of this host or of a store.
 
     Raises:
-        UsageError: There is no such folder, or no boto3.
+        UsageError: There is no such folder, or no client library for the store.
     """
-    if folder.startswith(SCHEME):
-        try:
-            with closing(Bucket(S3(f"{folder.rstrip('/')}/{STAGES}"))) as bucket:
-                return reap_bucket(bucket, ended)
-        except ExportError as error:
-            raise click.UsageError(str(error)) from error
+    try:
+        address = store_address(f"{folder.rstrip('/')}/{STAGES}")
+        if address is not None:
+            with closing(open_store(address)) as store:
+                return reap_store(store, ended)
+    except ExportError as error:
+        raise click.UsageError(str(error)) from error
     if not Path(folder).is_dir():
         raise click.UsageError(f"Expected a folder for --reap, got {folder!r}: correct it.")
     return reap(Path(folder), ended)
+
+
+def _tried(target: str, *, as_json: bool) -> bool:
+    """Print whether exports to this folder of a store are possible, and what they do not promise."""
+    try:
+        address = store_address(f"{target.rstrip('/')}/object")
+        if address is None:
+            raise click.UsageError(
+                f"Expected an address such as gs://bucket/folder for --target, got {target!r}: correct it."
+            )
+        limits = tried(address)
+    except ExportError as error:
+        if as_json:
+            json_line({"target": target, "ok": False, "error": str(error)})
+        else:
+            click.echo(f"{click.style('failed', fg='red')}  {printable(target)}: {printable(str(error))}")
+        return False
+    if as_json:
+        json_line({"target": target, "ok": True, "limits": limits})
+    else:
+        click.echo(
+            f"{click.style('ok', fg='green')}  {printable(target)}: {' '.join(limits) or 'one whole object or none; of two jobs, the first wins'}"
+        )
+    return True
 
 
 def _verified(file: str, source: Sequence[Sequence[Any]] | None, *, as_json: bool) -> bool:
@@ -181,4 +216,5 @@ def _verified(file: str, source: Sequence[Sequence[Any]] | None, *, as_json: boo
 def _summary(manifest: Manifest) -> str:
     job = f"job {printable(manifest.key)}, run {manifest.fence}"
     files = "" if manifest.files is None else f"{count_text(len(manifest.files), 'file')}, "
-    return f"{files}{count_text(manifest.rows, 'row')}, {count_text(manifest.bytes, 'byte')}, sha256 {manifest.sha256[:12]}…, {job}"
+    limits = "".join(f" Not promised by its store: {limit}" for limit in manifest.limits)
+    return f"{files}{count_text(manifest.rows, 'row')}, {count_text(manifest.bytes, 'byte')}, sha256 {manifest.sha256[:12]}…, {job}{limits and f'.{limits}'}"

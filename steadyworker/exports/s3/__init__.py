@@ -1,5 +1,5 @@
 """
-Exports into a bucket: one object that appears whole or not at all, or a folder of objects with a manifest as its commit.
+Exports into a bucket of S3: one object from the parts of an upload, which appears whole or not at all.
 
 ::
 
@@ -27,12 +27,7 @@ Exports into a bucket: one object that appears whole or not at all, or a folder 
   A reader between Complete and the manifest sees an object that does not fit its manifest, as on a disk.
   A folder is not replaced, because no request replaces several objects together.
 
-Several files are made on this host first, because many of them are open at a time.
-Then they are put one by one, and their manifest last.
-A reader who begins with `_manifest.json` sees all files or none.
-
-What a killed job leaves is removed after its end: by the worker processes of its host, about once an hour, with the SDK's settings of their own environment;
-by the next job that exports to the same folder of the bucket; or by `steadyworker verify --reap s3://…`.
+Several files are published as in each store (`../stores/`), which also removes what killed jobs leave.
 A life-cycle rule (AbortIncompleteMultipartUpload) is a good second guard.
 
 In a bucket with versions, each removal leaves an earlier version: of the stage's small objects, of the files of a folder that was not completed, and of a replaced object.
@@ -45,11 +40,7 @@ The rights: `s3:GetObject`, `s3:PutObject`, `s3:DeleteObject`, `s3:AbortMultipar
 |---|---|
 | `address.py` | `S3`: the address and its options |
 | `bucket.py` | requests to a bucket, and their errors |
-| `stage.py` | the records of a job's runs in the bucket, and their removal |
 | `upload.py` | the parts of one object |
-| `run.py` | what the publication of an object and of a folder share |
 | `object.py` | the publication of one object |
-| `folder.py` | the publication of several objects |
-| `target.py` | `S3Target`, which publishes with these |
-| `reading.py` | objects copied to this host, for `verify` |
+| `reading.py` | links to objects, and objects that are read in ranges |
 """

@@ -1,11 +1,11 @@
-"""The address of an export in a bucket; this module does not import boto3."""
+"""The address of an export in a bucket of S3; this module does not import boto3."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 
 from steadyworker.errors import ExportRejected
 from steadyworker.text.redaction import redact
@@ -91,24 +91,19 @@ class S3:
         """The beginning of the key up to the name: empty, or with a slash at its end."""
         return self.key[: -len(self.name)]
 
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Nothing: an export to S3 promises all."""
+        return ()
+
+    @property
+    def reached_by(self) -> Mapping[str, str | None]:
+        """The settings of the SDK, beside the URL, by which another process of this host reaches the same bucket."""
+        return {"endpoint": self.endpoint, "region": self.region, "profile": self.profile}
+
+    def at(self, key: str) -> str:
+        """Return the URL of another key in the same bucket."""
+        return f"{SCHEME}{self.bucket}/{key}"
+
     def __str__(self) -> str:
-        return f"{SCHEME}{self.bucket}/{self.key}"
-
-
-def s3_address(to: object) -> S3 | None:
-    """
-    Return the address if this target is in a bucket, otherwise None.
-
-    Raises:
-        ExportRejected: The URL is invalid.
-    """
-    if isinstance(to, S3):
-        return to
-    return S3(to) if isinstance(to, str) and to.startswith(SCHEME) else None
-
-
-def scratch_folder(address: S3) -> Path:
-    """Return the folder for this address on this host; it may not exist yet."""
-    if address.scratch is not None:
-        return Path(address.scratch).absolute()
-    return Path(os.environ.get("TMPDIR") or "/tmp").absolute() / f"steadyworker-{os.geteuid()}"  # noqa: S108 - `bucket.py` checks its owner
+        return self.at(self.key)

@@ -12,18 +12,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, BinaryIO
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.s3.address import S3
+from steadyworker.exports.stores.files import CONNECTIONS
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Listed, ObjectHead
 from steadyworker.text.redaction import redact
 
-CONNECTIONS = 4
-"""The number of parts or files that go up at the same time."""
-
 _CHECKSUM = "x-amz-checksum-sha256"
+_UID, _SHA256 = "sw-uid", "sw-sha256"
 _TRIES = 6
 _CONNECT_WITHIN, _READ_WITHIN = 10, 60  # seconds; S3 sends spaces while a Complete takes longer
 
@@ -56,18 +56,20 @@ _NEVER = {
 }
 """The errors that each attempt meets again, each with its remedy."""
 
+_TYPES = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/x-ndjson",
+    "ndjson": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "gz": "application/gzip",
+    "zst": "application/zstd",
+}
+
 _CONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _PARTS = frozenset({"InvalidPart", "InvalidPartOrder"})
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "TooManyRequests", "429"})
 _MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "NoSuchVersion", "NotFound", "404"})
-
-
-class AbsentError(Exception):
-    """An object or an upload that does not exist."""
-
-
-class ConditionError(Exception):
-    """A condition of the request (`If-None-Match`) that did not hold."""
 
 
 class PartsDifferError(Exception):
@@ -76,14 +78,19 @@ class PartsDifferError(Exception):
 
 class Bucket:
     """
-    The bucket of an address; its methods are thread-safe.
+    The bucket of an address, as a `ObjectStore`.
 
     Attributes:
         address: The address.
+        exact: True: the condition If-None-Match holds when requests race.
+        largest: S3's own limit for PutObject.
 
     Raises:
         ExportError: boto3 is not installed, or the SDK's settings are invalid.
     """
+
+    exact = True
+    largest: int | None = 5 << 30
 
     def __init__(self, address: S3) -> None:
         self.address = address
@@ -108,12 +115,14 @@ class Bucket:
         with self._errors(operation):
             return getattr(self._client, operation)(Bucket=self.address.bucket, **arguments)
 
-    def head(self, key: str) -> Any | None:
-        """Return an object's metadata and size; None if it does not exist."""
+    def head(self, key: str) -> ObjectHead | None:
+        """Return what the bucket reports of an object; None if it does not exist."""
         try:
-            return self.call("head_object", Key=key)
+            found = self.call("head_object", Key=key)
         except AbsentError:
             return None
+        metadata = found["Metadata"]
+        return ObjectHead(found["ContentLength"], found["ETag"], Label(metadata.get(_UID), metadata.get(_SHA256)))
 
     def read(self, key: str) -> bytes | None:
         """Return an object's bytes; None if it does not exist."""
@@ -139,48 +148,46 @@ class Bucket:
             data: bytes = body.read()
         return data
 
-    def copy_to(self, key: str, file: Any) -> None:
-        """
-        Write an object's bytes to a file of this host.
-
-        Raises:
-            AbsentError: The object does not exist.
-            ExportError: The request failed.
-        """
+    def copy_to(self, key: str, file: BinaryIO) -> None:
+        """Write an object's bytes to a file of this host; raise AbsentError if the object does not exist."""
         body = self.call("get_object", Key=key)["Body"]
         with self._errors("get_object"):
-            for piece in body.iter_chunks(1 << 20):
-                file.write(piece)
+            file.writelines(body.iter_chunks(1 << 20))
 
-    def put(self, key: str, data: Any, *, over: bool = True, **options: Any) -> None:
-        """
-        Put an object, with bytes or an open file as its content.
-
-        Args:
-            key: The object's key.
-            data: The content.
-            over: True to replace an object of this key.
-            options: More arguments of PutObject.
-
-        Raises:
-            ConditionError: `over` is False, and there is such an object.
-            ExportError: The request failed.
-        """
-        headers = {} if over else {"IfNoneMatch": "*"}
+    def put(
+        self,
+        key: str,
+        data: bytes | BinaryIO,
+        *,
+        over: bool = True,
+        match: str | None = None,
+        label: Label | None = None,
+    ) -> None:
+        """Put an object; raise as `ObjectStore.put`."""
+        options: dict[str, Any] = {}
+        if match is not None:
+            options["IfMatch"] = match
+        elif not over:
+            options["IfNoneMatch"] = "*"
         if isinstance(data, bytes):
-            headers["ChecksumSHA256"] = base64.b64encode(hashlib.sha256(data).digest()).decode()
-        self.call("put_object", Key=key, Body=data, **headers, **options)
+            options |= {"ChecksumSHA256": base64.b64encode(hashlib.sha256(data).digest()).decode()}
+        if label is not None and label.sha256 is not None:
+            sha256 = base64.b64encode(bytes.fromhex(label.sha256)).decode()
+            options |= self.options(key, label) | {"ChecksumSHA256": sha256}
+        elif label is not None:
+            options |= {"ContentType": "application/json", "Metadata": {_UID: label.uid}}
+        self.call("put_object", Key=key, Body=data, **options)
 
     def delete(self, keys: list[str]) -> None:
         """Delete these objects, one by one, because not each server deletes several at once."""
         for key in keys:
             self.call("delete_object", Key=key)
 
-    def objects(self, prefix: str) -> list[Any]:
-        """Return what the bucket lists of the objects with this prefix."""
+    def objects(self, prefix: str) -> list[Listed]:
+        """Return the objects whose keys begin with `prefix`."""
         with self._errors("list_objects_v2"):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.address.bucket, Prefix=prefix)
-            return [found for page in pages for found in page.get("Contents", ())]
+            return [Listed(found["Key"], found["LastModified"]) for page in pages for found in page.get("Contents", ())]
 
     def uploads(self, key: str) -> list[Any]:
         """Return what the bucket lists of the unfinished uploads to this key."""
@@ -203,6 +210,22 @@ class Bucket:
                 Bucket=self.address.bucket, Key=key, UploadId=upload
             )
             return [found for page in pages for found in page.get("Parts", ())]
+
+    def abort(self, key: str, upload: str) -> None:
+        """End an upload; do nothing if it has ended."""
+        with suppress(AbsentError):
+            self.call("abort_multipart_upload", Key=key, UploadId=upload)
+
+    def options(self, key: str, label: Label) -> dict[str, Any]:
+        """Return the arguments of a new object of this key, which carries this label."""
+        kind = _TYPES.get(key.rpartition(".")[2].lower(), "application/octet-stream")
+        metadata = {_UID: label.uid} | ({} if label.sha256 is None else {_SHA256: label.sha256})
+        found: dict[str, Any] = {"ContentType": kind, "Metadata": metadata}
+        if self.address.kms_key is not None:
+            found |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.address.kms_key}
+        if self.address.storage_class is not None:
+            found["StorageClass"] = self.address.storage_class
+        return found
 
     def link(self, seconds: int) -> str:
         """Return a URL by which anyone can read the object for this time."""

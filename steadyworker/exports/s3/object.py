@@ -1,4 +1,4 @@
-"""The publication of one object; the package's docstring shows the steps."""
+"""The publication of one object from an upload's parts; the package's docstring shows the steps."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
+from steadyworker.errors import ExportError
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError, PartsDifferError
-from steadyworker.exports.s3.run import BucketRun
-from steadyworker.exports.s3.stage import UID, CompleteStage, RunRecord, UploadedPart
+from steadyworker.exports.s3.bucket import Bucket, PartsDifferError
 from steadyworker.exports.s3.upload import PartsUpload
 from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir, new_stage
+from steadyworker.exports.stores.single import SingleRun
+from steadyworker.exports.stores.stage import CompleteStage, RunRecord, UploadedPart
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectHead
 
 
-class ObjectRun(BucketRun):
+class ObjectRun(SingleRun):
     """
     One run that publishes one object.
 
@@ -34,52 +35,21 @@ class ObjectRun(BucketRun):
 
     def __init__(self, bucket: Bucket, staged: ExportTarget, services: Services, *, replace: bool) -> None:
         super().__init__(bucket, staged, services, bucket.address.key + SUFFIX, replace=replace)
-        self._condition = {"IfNoneMatch": "*"}  # what must hold at Complete
+        self._bucket = bucket
 
     def made(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
         """Make the object, or finish what an earlier run has begun, and return its manifest."""
-        if (manifest := self._finished()) is not None:
-            return self.cleared(manifest)
+        if (manifest := self.finished()) is not None:
+            self.cleared()
+            return manifest
         complete = self.stage.read() or self._write(write)
         return self.committed(self._complete(complete))
 
-    def left(self, error: Interrupt | ExportRejected) -> None:
-        """Remove what no later run can use after this error."""
-        if isinstance(error, Interrupt) and error.reason == "cancelled":
-            with suppress(TargetExists):
-                self._finished()  # an interrupt can come between Complete and the manifest
-        super().left(error)
-
-    def _finished(self) -> Manifest | None:
-        """
-        Return the manifest of this job's object, and put it if it is missing; None if there is no object, or one to replace.
-
-        Raises:
-            TargetExists: Another job or program made the object and this job may not replace it, or the object has no manifest.
-        """
-        self._condition = {"IfNoneMatch": "*"}
-        head, manifest = self.bucket.head(self.address.key), self.manifest()
-        uid = None if head is None else head["Metadata"].get(UID)
-        if head is None:
-            if manifest is not None and manifest.uid != self.services.uid:
-                raise TargetExists(
-                    f"target exists: {self.manifest_url} exists without its object. Remove it, or export to another key."
-                )
-            return None
-        if uid != self.services.uid:
-            whole = manifest is not None and (manifest.uid, manifest.bytes) == (uid, head["ContentLength"])
-            if manifest is not None and whole and self.may_replace(manifest):
-                self._condition = {"IfMatch": head["ETag"]}
-                return None
-            raise self.exists(self.address.key, uid, manifest)
+    def staged_manifest(self, head: ObjectHead) -> Manifest | None:
+        """Return the manifest with which the stage is complete."""
+        del head
         complete = self.stage.read()
-        if complete is not None:
-            return self.put_manifest(complete.manifest)
-        if manifest is None or manifest.uid != uid or manifest.bytes != head["ContentLength"]:
-            raise TargetExists(
-                f"target exists: {self.address} was made by this job, but does not have the manifest of its bytes. Move it away."
-            )
-        return manifest
+        return None if complete is None else complete.manifest
 
     def _write(self, write: Callable[[StagingDir], Manifest]) -> CompleteStage:
         """Upload the rows, and put what completes the object."""
@@ -87,7 +57,7 @@ class ObjectRun(BucketRun):
         try:
             id, there = self._begin()
             self.upload = PartsUpload(
-                self.bucket,
+                self._bucket,
                 id,
                 there,
                 check=self.services.check,
@@ -108,20 +78,20 @@ class ObjectRun(BucketRun):
 
     def _begin(self) -> tuple[str, list[Mapping[str, Any]]]:
         """Return the upload of an earlier run of this job and its parts, or a new upload."""
-        options = self.options(self.address.name)
+        options = self._bucket.options(self.address.key, Label(self.services.uid))
         known = {name: value for name, value in options.items() if name != "Metadata"}
-        new = RunRecord(key=self.address.key, options={**known, "part_bytes": self.address.part_bytes})
+        new = RunRecord(key=self.address.key, options={**known, "part_bytes": self._bucket.address.part_bytes})
         records = self.stage.records()
         for record in records.values():
             if record.upload is not None and record.options == new.options:
                 with suppress(AbsentError):
-                    there = self.bucket.parts(self.address.key, record.upload)
+                    there = self._bucket.parts(self.address.key, record.upload)
                     self.stage.record(self.services.fence, record)
                     return record.upload, there
         if records:
             self.stage.remove()  # uploads with other options, and those that no run could record
         self.stage.record(self.services.fence, new)
-        upload: str = self.bucket.call(
+        upload: str = self._bucket.call(
             "create_multipart_upload", Key=self.address.key, ChecksumAlgorithm="SHA256", **options
         )["UploadId"]
         self.stage.record(self.services.fence, RunRecord(key=new.key, upload=upload, options=new.options))
@@ -130,19 +100,19 @@ class ObjectRun(BucketRun):
     def _complete(self, complete: CompleteStage) -> Manifest:
         """Complete the upload, and put the manifest."""
         # This check precedes the permission: if this run freezes, it must not mistake a later job's object for an earlier one's.
-        if self.replace and (manifest := self._finished()) is not None:
+        if self.replace and (manifest := self.finished()) is not None:
             return manifest
         self.services.may_commit()
         try:
-            self.bucket.call(
+            self._bucket.call(
                 "complete_multipart_upload",
                 Key=self.address.key,
                 UploadId=complete.upload,
                 MultipartUpload={"Parts": [_listed(part) for part in complete.parts]},
-                **self._condition,
+                **({"IfNoneMatch": "*"} if self.replaced is None else {"IfMatch": self.replaced}),
             )
         except (ConditionError, AbsentError, PartsDifferError) as error:
-            if (manifest := self._finished()) is not None:
+            if (manifest := self.finished()) is not None:
                 return manifest  # another run has completed it, or this run has, and got no answer
             self.services.may_commit()
             if isinstance(error, ConditionError):

@@ -1,27 +1,18 @@
-"""
-What reads objects of a bucket.
-
-For a published export, this is a link for a user's browser, and a copy on this host for `verify`; for Spark's parts, it is a file that is read in ranges.
-"""
+"""What reads objects of a bucket: a link for a user's browser, and a file that is read in ranges, for Spark's parts."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from io import RawIOBase
-from pathlib import Path
 
 import msgspec
 
 from steadyworker.clock import Clock, SystemClock
-from steadyworker.errors import ExportError
-from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.s3.address import S3
-from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
-from steadyworker.exports.stage import INSIDE, SUFFIX
+from steadyworker.exports.s3.bucket import Bucket
+from steadyworker.exports.stores.store import AbsentError, ConditionError
 from steadyworker.units import parse_seconds
 
 _LONGEST = 7 * 86_400  # seconds; signature version 4 allows no later end
@@ -80,7 +71,7 @@ class ObjectFile(RawIOBase):
         if head is None:
             raise FileNotFoundError("no such object")
         self._bucket, self._key, self._at = bucket, key, 0
-        self._size, self._etag = int(head["ContentLength"]), str(head["ETag"])
+        self._size, self._etag = head.size, head.etag
 
     def readable(self) -> bool:
         """Return True."""
@@ -106,53 +97,3 @@ class ObjectFile(RawIOBase):
             raise OSError(f"another object, or none ({error})") from error
         self._at = end
         return data
-
-
-@contextmanager
-def copied(address: S3) -> Iterator[Path]:
-    """
-    Yield the path of a copy of the object or the folder on this host, with its manifest, as `Local` makes them.
-
-    The copy is in a private folder below the system's folder for temporary files, and is removed at the end.
-
-    Raises:
-        ExportError: There is no manifest, or the bucket does not give an object.
-    """
-    with closing(Bucket(address)) as bucket, tempfile.TemporaryDirectory(prefix="steadyworker-verify-") as made:
-        local = Path(made) / address.name
-        inside = None if address.url.endswith("/") else bucket.read(address.key + SUFFIX)
-        if inside is not None:
-            local.with_name(local.name + SUFFIX).write_bytes(inside)
-            _copy(bucket, address.key, local, Manifest.parse(inside, f"{address}{SUFFIX}").bytes)
-        else:
-            _copy_folder(bucket, address, local)
-        yield local
-
-
-def _copy_folder(bucket: Bucket, address: S3, local: Path) -> None:
-    data = bucket.read(f"{address.key}/{INSIDE}")
-    if data is None:
-        raise ExportError(
-            f"Expected a manifest at {address}{SUFFIX} or {address}/{INSIDE}, got none: check that job.export made this object."
-        )
-    local.mkdir()
-    (local / INSIDE).write_bytes(data)
-    sizes = {file.name: file.bytes for file in Manifest.parse(data, f"{address}/{INSIDE}").files or ()}
-    for each in bucket.objects(f"{address.key}/"):
-        name = each["Key"].removeprefix(f"{address.key}/")
-        if name != INSIDE and ".." not in name.split("/"):
-            path = local / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _copy(bucket, each["Key"], path, sizes.get(name, 0))
-
-
-def _copy(bucket: Bucket, key: str, path: Path, expected: int) -> None:
-    """Copy an object, if there is one; of one with a wrong size copy only the size, because `verify` compares the sizes first."""
-    head = bucket.head(key)
-    if head is None:
-        return
-    with path.open("wb") as file:
-        if head["ContentLength"] == expected:
-            bucket.copy_to(key, file)
-        else:
-            file.truncate(head["ContentLength"])

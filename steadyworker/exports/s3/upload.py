@@ -17,25 +17,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from io import BytesIO, FileIO
-from pathlib import Path
+from io import BytesIO
 from types import TracebackType
 from typing import Any, Self
 
 from steadyworker.errors import ExportRejected
-from steadyworker.exports.s3.bucket import CONNECTIONS, Bucket
-from steadyworker.exports.s3.stage import UploadedPart
+from steadyworker.exports.s3.bucket import Bucket
+from steadyworker.exports.stores.files import CHECK_EVERY, CONNECTIONS, Stopped
+from steadyworker.exports.stores.stage import UploadedPart
 
 MOST_PARTS = 10_000
 """The most parts of an object; S3 allows no more."""
 
 _AHEAD = 6
-CHECK_EVERY = 0.5
-"""The seconds between two checks whether the run must end, while it waits for the network."""
-
-
-class _Stopped(BaseException):
-    """The end of a part that is under way; no Exception, so that the SDK does not try again."""
 
 
 class _Body(BytesIO):
@@ -47,28 +41,8 @@ class _Body(BytesIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         if self._stopped.is_set():
-            raise _Stopped
+            raise Stopped
         return super().read(size)
-
-
-class StoppableFile(FileIO):
-    """
-    A file of this host that goes up.
-
-    Args:
-        path: The file.
-        stopped: After this event, the request that reads the file ends.
-    """
-
-    def __init__(self, path: Path, stopped: threading.Event) -> None:
-        super().__init__(path, "rb")
-        self._stopped = stopped
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read as FileIO does; after the event, raise an error that the SDK does not handle."""
-        if self._stopped.is_set():
-            raise _Stopped
-        return super().read(-1 if size is None else size)
 
 
 class PartsUpload:

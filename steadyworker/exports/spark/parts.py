@@ -25,11 +25,12 @@ from urllib.parse import unquote
 
 from steadyworker.errors import ConfigError, ExportError, ExportRejected
 from steadyworker.exports.s3.address import S3, SCHEME
-from steadyworker.exports.s3.bucket import CONNECTIONS, Bucket
+from steadyworker.exports.s3.bucket import Bucket
 from steadyworker.exports.s3.reading import ObjectFile
-from steadyworker.exports.s3.stage import reap_address
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.stage import STAGES, reap, remove_empty
+from steadyworker.exports.stores.files import CONNECTIONS
+from steadyworker.exports.stores.stage import reap_address
 
 BUCKET = "s3a://"
 """The scheme of Hadoop's file system for buckets."""
@@ -112,7 +113,7 @@ class InBucket:
         self._remove(lambda name: _is_older(name, job, before))
 
     def _keys(self) -> list[str]:
-        return [str(found["Key"]) for found in self._bucket.objects(self._prefix)]
+        return [found.key for found in self._bucket.objects(self._prefix)]
 
     def _remove(self, which: Callable[[str], bool]) -> None:
         """Remove the objects in the folders whose names fit."""

@@ -9,8 +9,8 @@ from tenacity import wait_fixed
 from steadyworker import Job, RetryPolicy, Worker
 from steadyworker.exports import SparkExport
 from steadyworker.exports.formats import Csv
-from steadyworker.exports.s3.folder import FolderRun
 from steadyworker.exports.s3.upload import PartsUpload
+from steadyworker.exports.stores.folder import FolderRun
 from tests.exports.s3.store import wide
 from tests.exports.spark.jobs import FOLDER, strike
 from tests.exports.spark.sparkkit import ORDER, QUERY

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -109,6 +109,8 @@ class Front:
     endpoint: str
     rule: Rule = lambda _: None
     change: Callable[[Request, bytes], bytes] = lambda _, body: body
+    location: Callable[[Request, str], str] = lambda _, url: url
+    """Returns the URL to which an answer sends the client next; the URL is this proxy's already."""
     seen: list[Request] = field(default_factory=list)
     listed: int = 0
     """The number of parts in the server's last answer to ListParts; parts of a killed process can still arrive before it."""
@@ -140,22 +142,24 @@ def front(server: str) -> Iterator[Front]:
                 text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as the test wants</Message></Error>"
                 self._answer(status, {"Content-Type": "application/xml"}, text.encode())
                 return
-            connection = http.client.HTTPConnection(to.hostname or "", to.port or 80, timeout=60)
-            headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
-            connection.request(self.command, self.path, request.body, headers)
-            answer = connection.getresponse()
-            got = made.change(request, answer.read())
+            sent = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+            with closing(http.client.HTTPConnection(to.hostname or "", to.port or 80, timeout=60)) as connection:
+                connection.request(self.command, self.path, request.body, sent)
+                answer = connection.getresponse()
+                got, headers = made.change(request, answer.read()), dict(answer.getheaders())
             if request.method == "GET" and "uploadId=" in request.query:
                 made.listed = got.count(b"<PartNumber>")
-            self._answer(answer.status, dict(answer.getheaders()), got)
-            connection.close()
+            if "Location" in headers:
+                headers["Location"] = made.location(request, headers["Location"].replace(server, made.endpoint))
+            self._answer(answer.status, headers, got)
 
         def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
             self.send_response_only(status)
             for name, value in headers.items():
                 if name.lower() not in {"content-length", "transfer-encoding", "connection"}:
                     self.send_header(name, value)
-            length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(body))
+            lengths = [value for name, value in headers.items() if name.lower() == "content-length"]
+            length = (lengths or ["0"])[0] if self.command == "HEAD" else str(len(body))
             self.send_header("Content-Length", length)
             self.end_headers()
             if self.command != "HEAD":

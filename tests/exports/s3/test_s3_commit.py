@@ -6,7 +6,6 @@ import hashlib
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -86,10 +85,6 @@ def test_the_next_run_publishes_without_a_row_what_a_killed_one_completed(
     assert manifest == Manifest.parse(store.read(MANIFEST), MANIFEST)
 
 
-def small(uid: str, ledger: Path, count: int = 10, **options: Any) -> tuple[FakeServices, Payments]:
-    return FakeServices(ledger / uid, uid=uid, key=f"key of {uid}", **options), Payments(count)
-
-
 def test_of_two_jobs_that_complete_at_the_same_time_one_wins_and_the_other_learns_whose_it_is(
     store: Store, tmp_path: Path
 ) -> None:
@@ -97,10 +92,13 @@ def test_of_two_jobs_that_complete_at_the_same_time_one_wins_and_the_other_learn
     ready = threading.Barrier(2)
     ends: dict[str, Manifest | TargetExists] = {}
 
+    def wait() -> None:
+        ready.wait()
+
     def run(uid: str, count: int) -> None:
-        services, source = small(uid, tmp_path, count, on_leave=ready.wait)
+        services = FakeServices(tmp_path / uid, uid=uid, key=f"key of {uid}", on_leave=wait)
         try:
-            ends[uid] = source.export().write(services, store.at("out/pay.csv"))
+            ends[uid] = Payments(count).export().write(services, store.at("out/pay.csv"))
         except TargetExists as error:
             ends[uid] = error
 
@@ -177,42 +175,27 @@ def test_a_rejected_export_leaves_nothing(store: Store, tmp_path: Path) -> None:
     assert (store.names(), store.uploads()) == ([], [])
 
 
-def nothing_of_a_job(store: Store) -> None:
-    store.put(KEY, b"not ours")
-
-
-def of_another_job(store: Store) -> None:
-    store.put(KEY, b"theirs", **{"sw-uid": "uid-2"})
-
-
-def a_manifest_alone(store: Store, tmp_path: Path) -> None:
-    made = Payments(1).export().write(FakeServices(tmp_path / "theirs", uid="uid-2"), tmp_path / "wide.csv")
-    store.put(MANIFEST, made.dump())
-
-
-def ours_without_a_manifest(store: Store) -> None:
-    store.put(KEY, b"ours", **{"sw-uid": "uid-1"})
-
-
 @pytest.mark.parametrize(
-    ("put", "says"),
+    ("data", "metadata", "says"),
     [
-        (nothing_of_a_job, "has no uid of a SteadyWorker job"),
-        (of_another_job, "was made by job uid-2; this job, job uid-1 of key 'payments-17'"),
-        (ours_without_a_manifest, "does not have the manifest of its bytes"),
+        (b"not ours", {}, "has no uid of a SteadyWorker job"),
+        (b"theirs", {"sw-uid": "uid-2"}, "was made by job uid-2; this job, job uid-1 of key 'payments-17'"),
+        (b"ours", {"sw-uid": "uid-1"}, "does not have the manifest of its bytes"),
     ],
 )
-def test_what_another_put_there_stays_and_is_named(store: Store, tmp_path: Path, put: Any, says: str) -> None:
-    put(store)
-    before = store.read(KEY)
+def test_what_another_put_there_stays_and_is_named(
+    store: Store, tmp_path: Path, data: bytes, metadata: dict[str, str], says: str
+) -> None:
+    store.put(KEY, data, **metadata)
     source = Payments()
     with pytest.raises(TargetExists, match=f"^target exists: s3://.*{says}"):
         source.export().write(FakeServices(tmp_path / "ledger"), store.at(KEY))
-    assert (source.starts, store.names(), store.read(KEY)) == ([], [KEY], before)
+    assert (source.starts, store.names(), store.read(KEY)) == ([], [KEY], data)
 
 
 def test_a_manifest_of_another_job_without_its_object_stays(store: Store, tmp_path: Path) -> None:
-    a_manifest_alone(store, tmp_path)
+    made = Payments(1).export().write(FakeServices(tmp_path / "theirs", uid="uid-2"), tmp_path / "wide.csv")
+    store.put(MANIFEST, made.dump())
     with pytest.raises(TargetExists, match="exists without its object"):
         Payments().export().write(FakeServices(tmp_path / "ledger"), store.at(KEY))
     assert store.names() == [MANIFEST]

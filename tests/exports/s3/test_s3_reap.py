@@ -18,8 +18,8 @@ from steadyworker.exports.cli.verify import command
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.s3 import bucket
-from steadyworker.exports.s3.stage import recorded
 from steadyworker.exports.stage import STAGES, ExportTarget, new_stage
+from steadyworker.exports.stores.stage import recorded
 from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger

@@ -1,37 +1,26 @@
-"""What the publication of an object and that of a folder of objects share."""
+"""What all publications to a store share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.export import Services
 from steadyworker.exports.commit import committed, job_text, same_key
 from steadyworker.exports.manifest import Manifest
-from steadyworker.exports.s3.bucket import AbsentError, Bucket, ConditionError
-from steadyworker.exports.s3.stage import UID, BucketStage, reap_bucket, recorded
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
-
-_TYPES = {
-    "csv": "text/csv; charset=utf-8",
-    "jsonl": "application/x-ndjson",
-    "ndjson": "application/x-ndjson",
-    "parquet": "application/vnd.apache.parquet",
-    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-    "gz": "application/gzip",
-    "zst": "application/zstd",
-}
+from steadyworker.exports.stores.stage import StoreStage, reap_store, recorded
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectStore
 
 
-class BucketRun(ABC):
+class StoreRun(ABC):
     """
-    One run that publishes to a bucket.
+    One run that publishes to a store.
 
     Args:
-        bucket: The bucket.
+        store: The store.
         staged: The path on this host beside which the run has its stage.
         services: The job's services.
         manifest_key: The key of the manifest.
@@ -39,22 +28,22 @@ class BucketRun(ABC):
     """
 
     def __init__(
-        self, bucket: Bucket, staged: ExportTarget, services: Services, manifest_key: str, *, replace: bool = False
+        self, store: ObjectStore, staged: ExportTarget, services: Services, manifest_key: str, *, replace: bool = False
     ) -> None:
-        self.bucket, self.staged, self.services = bucket, staged, services
+        self.store, self.staged, self.services = store, staged, services
         self.manifest_key, self.replace = manifest_key, replace
-        self.address = bucket.address
-        self.stage = BucketStage(bucket, services.uid, staged.digest)
+        self.address = store.address
+        self.stage = StoreStage(store, services.uid, staged.digest)
 
     def publish(self, write: Callable[[StagingDir], Manifest]) -> Manifest:
         """Make the target, or finish what an earlier run has begun, and return the manifest."""
         try:
             self.services.staged(recorded(self.address))
             # This request is the first, because the errors of a request for an object's head have no text.
-            reap_bucket(self.bucket, self.services.ended, but=self.services.uid)
+            reap_store(self.store, self.services.ended, but=self.services.uid)
             return self.made(write)
         except (Interrupt, ExportRejected) as error:
-            with suppress(ExportError, AbsentError, ConditionError):  # what stays is removed by `reap_bucket`
+            with suppress(ExportError, AbsentError, ConditionError):  # what stays is removed by `reap_store`
                 self.left(error)
             raise
 
@@ -63,13 +52,14 @@ class BucketRun(ABC):
         """Do the work of `publish`."""
 
     def left(self, error: Interrupt | ExportRejected) -> None:
-        """Remove what no later run can use after this error; after a shutdown or a time limit, all stays for the next run."""
-        if isinstance(error, Interrupt) and error.reason not in {"cancelled", "fenced"}:
-            return
+        """Remove what the job's runs have put, if this error ends the job and this is the newest run; otherwise a later run uses it, or removes it."""
         ended = not isinstance(error, Interrupt) or error.reason == "cancelled"
-        last = self.stage.leave(self.services.fence, ended=ended)
-        if last and ended:
-            remove_stages(self.staged, self.services.uid)
+        if ended and 0 < max(self.stage.records(), default=0) <= self.services.fence:
+            self.withdraw()
+            self.cleared()
+
+    def withdraw(self) -> None:  # noqa: B027 - one object needs none
+        """Remove the objects that were put, but are not published; of one object, there is none."""
 
     def manifest(self) -> Manifest | None:
         """
@@ -78,7 +68,7 @@ class BucketRun(ABC):
         Raises:
             TargetExists: There is another file in its place.
         """
-        data = self.bucket.read(self.manifest_key)
+        data = self.store.read(self.manifest_key)
         try:
             return None if data is None else Manifest.parse(data, self.manifest_url)
         except ExportError as error:
@@ -87,7 +77,7 @@ class BucketRun(ABC):
     @property
     def manifest_url(self) -> str:
         """The address of the manifest, for people."""
-        return f"s3://{self.address.bucket}/{self.manifest_key}"
+        return self.address.at(self.manifest_key)
 
     def put_manifest(self, manifest: Manifest) -> Manifest:
         """
@@ -99,12 +89,11 @@ class BucketRun(ABC):
             TargetExists: There is another job's manifest.
             ExportError: Another run has put a manifest at the same time.
         """
-        data = manifest.dump()
-        options: dict[str, Any] = {"ContentType": "application/json"}
+        data, label = manifest.dump(), Label(self.services.uid)
         with suppress(ConditionError):
-            self.bucket.put(self.manifest_key, data, over=False, **options)
+            self.store.put(self.manifest_key, data, over=False, label=label)
             return manifest
-        head = self.bucket.head(self.manifest_key)  # before the read, so that a manifest put after the read stays
+        head = self.store.head(self.manifest_key)  # before the read, so that a manifest put after the read stays
         found = self.manifest()
         if found is not None and found.uid != self.services.uid:
             if not self.may_replace(found) or self.owner() != self.services.uid:
@@ -113,9 +102,8 @@ class BucketRun(ABC):
                 )
         elif found is not None and found.fence >= manifest.fence:
             return found
-        condition: dict[str, Any] = {"IfMatch": head["ETag"]} if head else {"IfNoneMatch": "*"}
         try:
-            self.bucket.put(self.manifest_key, data, **condition, **options)
+            self.store.put(self.manifest_key, data, over=False, match=head.etag if head else None, label=label)
         except (AbsentError, ConditionError) as error:
             raise ExportError(
                 f"Expected {self.manifest_url} to stay, got {error}: another run has changed it. The next run finishes the export."
@@ -128,30 +116,20 @@ class BucketRun(ABC):
 
     def owner(self) -> str | None:
         """Return the uid of the job that made the object at the address; None if there is no object, or no uid."""
-        head = self.bucket.head(self.address.key)
-        return None if head is None else head["Metadata"].get(UID)
+        head = self.store.head(self.address.key)
+        return None if head is None else head.label.uid
 
     def committed(self, manifest: Manifest) -> Manifest:
-        """Record the commit in the ledger, and remove the stages of this job's runs."""
-        folder = f"s3://{self.address.bucket}/{self.address.folder}".rstrip("/")
+        """Record the commit in the ledger, remove the stages of this job's runs, and return the manifest."""
+        folder = self.address.at(self.address.folder).rstrip("/")
         self.services.save_export_state(committed(self.address.name, folder, manifest))
-        return self.cleared(manifest)
-
-    def cleared(self, manifest: Manifest) -> Manifest:
-        """Remove the stages of this job's runs, in the bucket and on this host, and return the manifest."""
-        self.stage.remove()
-        remove_stages(self.staged, self.services.uid)
+        self.cleared()
         return manifest
 
-    def options(self, name: str) -> dict[str, Any]:
-        """Return the arguments of a new object of this name, which carries the job's uid."""
-        kind = _TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
-        found: dict[str, Any] = {"ContentType": kind, "Metadata": {UID: self.services.uid}}
-        if self.address.kms_key is not None:
-            found |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.address.kms_key}
-        if self.address.storage_class is not None:
-            found["StorageClass"] = self.address.storage_class
-        return found
+    def cleared(self) -> None:
+        """Remove the stages of this job's runs, in the store and on this host."""
+        self.stage.remove()
+        remove_stages(self.staged, self.services.uid)
 
     def exists(self, key: str, uid: str | None, manifest: Manifest | None) -> TargetExists:
         """Return the error for an object that another job or program has made."""
@@ -162,7 +140,7 @@ class BucketRun(ABC):
         else:
             made = f"was made by job {uid}" if uid else "has no uid of a SteadyWorker job"
         return TargetExists(
-            f"target exists: s3://{self.address.bucket}/{key} {made}; this job, {job_text(self.services)}, did not make it. "
+            f"target exists: {self.address.at(key)} {made}; this job, {job_text(self.services)}, did not make it. "
             "Put job.name into the key, or move the existing object away"
             + (', or pass if_exists="replace-own".' if own else ".")
         )

@@ -1,0 +1,103 @@
+"""The files of a run on this host, which are made first, and then put into a store one by one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from io import FileIO
+from pathlib import Path
+
+from steadyworker.errors import ExportError
+from steadyworker.export import Services
+from steadyworker.exports.commit import FULL
+from steadyworker.exports.manifest import Manifest, ManifestFile
+from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete, new_stage, stages
+
+CONNECTIONS = 4
+"""The number of parts or files that go up at the same time."""
+
+CHECK_EVERY = 0.5
+"""The seconds between two checks whether the run must end, while it waits for the network."""
+
+
+class Stopped(BaseException):
+    """The end of an upload that is under way; no Exception, so that a client library does not try again."""
+
+
+class StoppableFile(FileIO):
+    """
+    A file of this host that goes up.
+
+    Args:
+        path: The file.
+        stopped: After this event, the request that reads the file ends.
+    """
+
+    def __init__(self, path: Path, stopped: threading.Event) -> None:
+        super().__init__(path, "rb")
+        self._stopped = stopped
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read as FileIO does; after the event, raise an error that no client library handles."""
+        if self._stopped.is_set():
+            raise Stopped
+        return super().read(-1 if size is None else size)
+
+
+def made_files(
+    staged: ExportTarget, services: Services, write: Callable[[StagingDir], Manifest]
+) -> tuple[StagingDir, Manifest]:
+    """
+    Return the complete stage of an earlier run of this job on this host, or make one.
+
+    Raises:
+        ExportError: The disk has no room.
+    """
+    for stage in stages(staged, services.uid):
+        if (manifest := stage.read()) is not None:
+            return stage, manifest
+    stage = new_stage(staged, services.uid, services.fence)
+    try:
+        manifest = write(stage)
+        stage.complete(manifest)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        drop_incomplete(staged, services.uid, services.fence + 1)
+        raise ExportError(
+            f"Expected room for the files of the export under {staged.folder}, got {error.strerror!r}: "
+            "free disk space, or set TMPDIR (of S3: S3(…, scratch=…)) to a larger disk."
+        ) from error
+    drop_incomplete(staged, services.uid, services.fence)
+    return stage, manifest
+
+
+def put_files(
+    services: Services, files: Sequence[ManifestFile], put: Callable[[ManifestFile, threading.Event], None]
+) -> None:
+    """
+    Put all files, several at a time.
+
+    Args:
+        services: The job's services.
+        files: The files.
+        put: A function that puts one file; it is called on a thread, and ends after the event.
+    """
+    stopped = threading.Event()
+    pool = ThreadPoolExecutor(CONNECTIONS, "store")
+    try:
+        waiting = {pool.submit(put, file, stopped) for file in files}
+        while waiting:
+            done, waiting = wait(waiting, CHECK_EVERY, FIRST_COMPLETED)
+            for each in done:
+                each.result()
+            if done:
+                services.progress(len(files) - len(waiting), len(files), "uploading the files")
+            services.check()
+    except FileNotFoundError:
+        services.may_commit()  # raises Interrupt if a later run owns the job, and has removed this stage
+        raise
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
