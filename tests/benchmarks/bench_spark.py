@@ -14,7 +14,7 @@ Without a part, all of them but `20M` are measured; each takes less than six min
 | `parts` | Spark's sorted CSV part files, which are not one file |
 | `coalesce` | Spark's `coalesce(1)`, which is one file |
 | `before` | `SparkExport` of the last revision whose parts were text |
-| `S3` | `SparkExport` into a bucket of S3Proxy, a server of S3's requests on the same cores |
+| `S3` | `SparkExport` into a bucket, of a server that drops the bytes (`dropping_s3.py`) |
 | `DuckDB`, `Polars`, `pandas` | one file by another engine, in an environment of its own |
 
 Only ours hashes, counts, sums and publishes the file.
@@ -31,14 +31,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import boto3
 import psycopg
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -51,7 +50,6 @@ from tests.benchmarks.revisions import REPOSITORY, environment, unpack
 from tests.brokers.guard import family
 from tests.brokers.install import MissingError, jdbc_drivers
 from tests.brokers.postgres import Cluster
-from tests.brokers.s3proxy import REGION, USER, S3Proxy
 from tests.drills.contestants import peers_python
 
 HERE = Path(__file__).parent
@@ -155,17 +153,18 @@ def exporting(folder: Path, tree: Path = REPOSITORY) -> Iterator[Program]:
 @contextmanager
 def bucket() -> Iterator[None]:
     """A bucket for this process and those that it starts, by the SDK's own variables."""
-    with closing(S3Proxy()) as server:
-        server.start()
-        url = f"http://127.0.0.1:{server.port}"
+    with subprocess.Popen([sys.executable, HERE / "dropping_s3.py"], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
         os.environ |= {
-            "AWS_ACCESS_KEY_ID": USER,
-            "AWS_SECRET_ACCESS_KEY": server.password,
-            "AWS_DEFAULT_REGION": REGION,
-            "AWS_ENDPOINT_URL_S3": url,
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "nothing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.stdout.readline().strip()}",
         }
-        boto3.client("s3").create_bucket(Bucket="bench")
-        yield
+        try:
+            yield
+        finally:
+            server.kill()
 
 
 @contextmanager

@@ -153,7 +153,17 @@ def by_npm(package: str) -> Path:
         if not (folder / "made").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            command = [NODE, npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, package]
+            command = [
+                str(NODE),
+                str(npm),
+                "install",
+                "--silent",
+                "--no-audit",
+                "--no-fund",
+                "--prefix",
+                str(folder),
+                package,
+            ]
             path = f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"  # for what the packages run when they are installed
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PATH": path})
             if done.returncode:

@@ -160,7 +160,7 @@ def _has_infinite(column: Any) -> bool:
         return False
     most = (1 << (kind.bit_width - 1)) - 1
     found = pa.compute.min_max(column.view(f"int{kind.bit_width}")).as_py()
-    return found["max"] == most or found["min"] == -most
+    return bool(found["max"] == most or found["min"] == -most)
 
 
 def failure(error: BaseException, spill: Path, memory_limit: int) -> ExportError:
