@@ -340,7 +340,9 @@ class _OpenFile:
         if self._waiting:
             waiting, self._waiting, self._given = self._waiting, [], self._rows
             with self._named():
-                self._writing.add(waiting)
+                # Not converted again: the digits of a number would become a text.
+                for batch in arrow().Table.from_batches(waiting).combine_chunks().to_batches():
+                    self._writing.add_batch(batch)
 
     @contextmanager
     def _named(self) -> Iterator[None]:

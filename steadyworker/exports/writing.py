@@ -93,7 +93,10 @@ class FileWriting:
         Raises:
             ExportRejected: The format cannot represent a value of this chunk, or of a chunk before; the message has the row's number.
         """
-        batch = self._writer.batch(chunk, self.rows)
+        self.add_batch(self._writer.batch(chunk, self.rows))
+
+    def add_batch(self, batch: Any) -> None:
+        """Write the rows of a batch that a writer of this format has made; raise as `add`."""
         if isinstance(self._writer, TextWriter):
             self._waiting.append(self._pool.submit(self._writer.render, batch, self.rows))
         else:

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import msgspec
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -181,6 +182,41 @@ def test_a_column_of_values_of_several_types_is_divided_too(tmp_path: Path) -> N
     assert [file.rows for file in made.files] == [7, 3, 7, 3]
     lines = [line for file in made.files for line in (tmp_path / "out" / file.name).read_text().splitlines()[1:]]
     assert sorted(lines) == sorted(f"{n},{'' if odd is None else odd},{m}" for n, odd, m in rows)
+
+
+NUMBERS: tuple[tuple[int, Any], ...] = (
+    (1, Decimal("-1.5")),
+    (2, Decimal("2.25")),
+    (1, Decimal("NaN")),
+    (2, -(2**70)),
+    (1, Decimal("-1E+3")),
+    (2, "=x"),
+    (1, None),
+)
+
+
+@pytest.mark.parametrize(
+    "form", [Csv(), Csv(delimiter=";", decimal_comma=True), JsonLines()], ids=["csv", "comma", "jsonl"]
+)
+@pytest.mark.parametrize("split", [{"split_rows": 3}, {"partition_by": ("id",)}, {"split_bytes": 1}], ids=str)
+def test_numbers_of_several_kinds_are_the_same_in_several_files_as_in_one(
+    tmp_path: Path, form: Format, split: dict[str, Any]
+) -> None:
+    rows = sorted(NUMBERS, key=lambda row: row[0]) if "partition_by" in split else NUMBERS
+    written(tmp_path, rows, ("id", "number"), format=form, **split)
+    (tmp_path / "alone").mkdir()
+    written(tmp_path / "alone", rows, ("id", "number"), format=form)
+    head = form.head(("id", "number"))
+    parts = [path.read_bytes().removeprefix(head) for path in sorted((tmp_path / "out").rglob("part-*"))]
+    assert head + b"".join(parts) == (tmp_path / "alone" / "out").read_bytes()
+
+
+def test_decimals_of_several_scales_are_numbers_and_summed_in_several_files(tmp_path: Path) -> None:
+    rows = [(1, Decimal("-1.5")), (2, Decimal("2.25")), (3, 2**70)]
+    made = written(tmp_path, rows, ("id", "number"), format=Xlsx(), split_rows=2, totals={"number": "sum"})
+    assert [Decimal(total.sums["number"]) for total in made.totals] == [2**70 + Decimal("0.75")]
+    sheet = openpyxl.load_workbook(tmp_path / "out/part-00001.xlsx").active
+    assert [row[1].value for row in sheet.iter_rows(min_row=2)] == [-1.5, 2.25]
 
 
 def test_no_rows_are_one_file_or_no_partition(tmp_path: Path) -> None:
