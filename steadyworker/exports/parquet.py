@@ -7,6 +7,7 @@ An unsigned integer becomes the type as which Spark reads it, such as DECIMAL(20
 The same is true inside of lists, structs and maps.
 If the source yields rows, pyarrow infers the types from the first rows, and the writer widens these types.
 A decimal is widened to 38 digits, and a column that has only NULLs in these rows becomes text.
+A later value that would have to change for its column's type, such as 1.5 among integers, is refused.
 Every column is nullable.
 
 A row group has 65,536 rows, whatever the size of the batches, so equal rows of equal types give equal bytes.
@@ -14,9 +15,12 @@ A row group has 65,536 rows, whatever the size of the batches, so equal rows of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import chain
 from typing import Any, ClassVar
 
 from steadyworker.errors import ExportRejected
@@ -64,8 +68,8 @@ class ParquetWriter:
         self._rows = 0
         self._file: Any = None
 
-    def batch(self, chunk: Sequence[Any], first: int) -> Any:  # noqa: ARG002 - pyarrow's error names no row
-        """Return the chunk as one batch of the file's types."""
+    def batch(self, chunk: Sequence[Any], first: int) -> Any:
+        """Return the chunk as one batch of the file's types; `first` is the number of its first row, for errors."""
         batches, given = columns_in(chunk, self._columns)
         if batches:
             given = [self._arrow.chunked_array(arrays, arrays[0].type).combine_chunks() for arrays in given]
@@ -75,6 +79,9 @@ class ParquetWriter:
                 for name, column in zip(self._columns, given, strict=True)
             ]
             self._schema = plain_schema(self._columns, types)
+        if not batches:
+            for name, column, kind in zip(self._columns, given, self._schema.types, strict=True):
+                _check_exact(name, column, kind, first)
         arrays = [
             self._array(name, column, kind)
             for name, column, kind in zip(self._columns, given, self._schema.types, strict=True)
@@ -139,6 +146,70 @@ class ParquetWriter:
         if types.is_decimal(kind):
             return self._arrow.decimal128(38, kind.scale)
         return kind
+
+
+def _check_exact(name: str, values: Sequence[Any], kind: Any, first: int) -> None:
+    """
+    Check that no value has to change for the column's type; pyarrow itself cuts 1.5 to 1, and a moment to its day.
+
+    Raises:
+        ExportRejected: A value has another type.
+    """
+    if _fits(values, kind):
+        return
+    number, value = next((number, value) for number, value in enumerate(values, first) if not _fits([value], kind))
+    raise ExportRejected(
+        f"Row {number}, column {name!r}: expected a value of type {kind}, as in the first rows, got {value!r:.200}. "
+        "Give all values of the column one type (moments all with a zone, or all without), "
+        "or yield Arrow batches, whose schema sets the types."
+    )
+
+
+def _fits(values: Sequence[Any], kind: Any) -> bool:
+    """Return whether all these values are NULL, or of the Python types that have exactly this Arrow type's values."""
+    types = arrow().types
+    if types.is_nested(kind):
+        return all(
+            _fits(inner, each) for inner, each in _inside([value for value in values if value is not None], kind)
+        )
+    exact = next((exact for matches, exact in _EXACT if getattr(types, matches)(kind)), None)
+    if exact is None:
+        return True
+    python = set(map(type, values))
+    known = {next((known for known in _KNOWN if issubclass(each, known)), None) for each in python}
+    if known - {None, *exact}:
+        return False  # a type that is not known, such as one of numpy, is pyarrow's to convert
+    zoned = {value.tzinfo is not None for value in values if value is not None} if known & {datetime, time} else set()
+    return zoned <= {types.is_timestamp(kind) and kind.tz is not None}
+
+
+def _inside(values: Sequence[Any], kind: Any) -> Iterator[tuple[Sequence[Any], Any]]:
+    """Yield the values inside of lists, maps and structs, with their types."""
+    types = arrow().types
+    if types.is_list(kind):
+        yield [*chain.from_iterable(values)], kind.value_type
+    elif types.is_map(kind):
+        pairs = [pair for value in values for pair in (value.items() if isinstance(value, Mapping) else value)]
+        yield [key for key, _ in pairs], kind.key_type
+        yield [item for _, item in pairs], kind.item_type
+    elif types.is_struct(kind):
+        for field in kind:
+            yield [value.get(field.name) for value in values if isinstance(value, Mapping)], field.type
+
+
+_KNOWN = (str, bytes, bool, int, float, Decimal, datetime, date, time)  # a bool is an int too, and a datetime a date
+_EXACT: Sequence[tuple[str, frozenset[type]]] = (
+    ("is_boolean", frozenset({bool})),
+    ("is_integer", frozenset({int})),
+    ("is_floating", frozenset({float, int})),  # pyarrow refuses an integer that a float does not hold
+    ("is_decimal", frozenset({Decimal, int})),
+    ("is_timestamp", frozenset({datetime})),
+    ("is_date", frozenset({date})),
+    ("is_time", frozenset({time})),
+    ("is_string", frozenset({str})),
+    ("is_binary", frozenset({bytes})),
+)
+"""For the types of pyarrow, by the function that finds them, the types of Python whose values it does not change."""
 
 
 def plain_schema(names: Sequence[str], types: Sequence[Any]) -> Any:

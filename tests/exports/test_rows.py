@@ -7,7 +7,7 @@ import signal
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -314,13 +314,39 @@ def test_parquet_starts_from_its_first_row(tmp_path: Path) -> None:
     assert verify(out) == manifest
 
 
-def test_a_moment_without_a_zone_among_moments_in_parquet_is_refused(tmp_path: Path) -> None:
-    """pyarrow would take it for a moment in UTC."""
-    rows = [(datetime(2024, 1, 1, tzinfo=UTC),), (datetime(2024, 1, 1),)]  # noqa: DTZ001
-    with pytest.raises(
-        ExportRejected, match=r"Column 'at': expected values of type timestamp\[us, tz=UTC\], but .*naive"
-    ):
-        RowExport(rows, columns=("at",)).write(FakeServices(tmp_path / "ledger"), tmp_path / "at.parquet")
+ZONED, NAIVE = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1)  # noqa: DTZ001
+CHANGED: list[tuple[object, object, str]] = [
+    (ZONED, NAIVE, r"timestamp\[us, tz=UTC\]"),
+    (NAIVE, ZONED, r"timestamp\[us\]"),
+    (NAIVE, date(2024, 1, 1), r"timestamp\[us\]"),
+    (NAIVE, 5, r"timestamp\[us\]"),
+    (date(2024, 1, 1), NAIVE, "date32"),
+    (date(2024, 1, 1), 5, "date32"),
+    (time(12), time(12, tzinfo=UTC), "time64"),
+    (1, 1.99, "int64"),
+    (1, Decimal("1.99"), "int64"),
+    (1, True, "int64"),
+    (True, 1, "bool"),
+    (0.5, Decimal("0.12345678901234567891"), "double"),
+    ("a", b"b", "string"),
+    ([1], [1, 1.99], "list<item: int64>"),
+    ({"a": 1}, {"a": Decimal("1.99")}, "struct<a: int64>"),
+    ([{"a": [NAIVE]}], [{"a": [None, ZONED]}], "list<item: struct"),
+]
+
+
+@pytest.mark.parametrize(("first", "other", "kind"), CHANGED, ids=str)
+def test_a_value_that_parquet_would_change_is_refused_with_its_row(
+    tmp_path: Path, first: object, other: object, kind: str
+) -> None:
+    """After the first chunk, whose values set the type; pyarrow would cut 1.99 to 1, and take a naive moment for one in UTC."""
+    rows = [(number, None if number % 3 else first) for number in range(20_000)]
+    export = RowExport([*rows, (20_000, other)], columns=("id", "value"))
+    with pytest.raises(ExportRejected, match=f"Row 20000, column 'value': expected a value of type {kind}"):
+        export.write(FakeServices(tmp_path / "ledger"), tmp_path / "out.parquet")
+    whole = RowExport([*rows, (20_000, first)], columns=("id", "value"))
+    whole.write(FakeServices(tmp_path / "ledger"), tmp_path / "fine.parquet")
+    assert pq.read_table(tmp_path / "fine.parquet")["value"].to_pylist() == [*(value for _, value in rows), first]
 
 
 def test_a_slow_source_is_read_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
