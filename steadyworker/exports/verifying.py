@@ -179,11 +179,12 @@ def _summed(manifest: Manifest, rows: Iterable[Sequence[object]]) -> Groups:
     With the format's `decimal_comma`, the text of a number has a comma.
     """
     by, nothing = len(_names(manifest)[0]), (None, "", manifest.format.get("null", ""))
+    comma = "," if manifest.format.get("decimal_comma") else "."
     groups: Groups = {}
     with localcontext(_EXACT):
         for row in rows:
             group = [None if cell in nothing else text(cell) for cell in row[:by]]
-            _add(groups, group, [Decimal(0 if cell in nothing else str(cell).replace(",", ".")) for cell in row[by:]])
+            _add(groups, group, [Decimal(0 if cell in nothing else str(cell).replace(comma, ".")) for cell in row[by:]])
     return groups
 
 
