@@ -50,6 +50,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
     Of another database, each read has its own moment, and the manifest's `snapshot` has `none` for the table.
     Rows that change meanwhile can be missing, or twice in the file; so read a table, or rows, that no longer change.
+    A database that takes names in Spark's quotes for texts is refused.
     The driver turns the values into Java's; the jar of MariaDB's driver makes NULL of a zero date, and that of MySQL fails.
     A cancel waits for the database's response, at most for `statement_timeout`.
 

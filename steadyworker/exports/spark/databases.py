@@ -4,6 +4,7 @@ Tables of databases without a snapshot, read by Spark's tasks over JDBC: MySQL, 
 Spark must quote names as the database does, and chooses the quotes by the URL.
 In a URL of MariaDB, Spark would quote as in standard SQL, and MariaDB then returns the names of the columns as their values.
 So Spark gets a URL of MySQL, which MariaDB's driver accepts with `permitMysqlScheme`.
+Other databases can also take a quoted name for a text, so each read begins with one row that shows it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def read_other_table(session: SparkSession, databases: Databases, name: str, sou
     Return a table of another database than PostgreSQL, without a snapshot.
 
     Raises:
-        ExportRejected: Spark cannot read a column exactly, or `partition_by` is unfit for ranges.
+        ExportRejected: Spark cannot read a column exactly, or does not quote names as the database does, or `partition_by` is unfit for ranges.
         ExportError: The JDBC driver or the password is missing.
     """
     assert source.driver is not None
@@ -60,6 +61,7 @@ def read_other_table(session: SparkSession, databases: Databases, name: str, sou
         "preferTimestampNTZ": "true",
         "dbtable": source.relation,
     }
+    _check_quotes(session, name, source.driver, options)
     frame = load(session, source.driver, _REMEDY, options)
     for field in frame.schema.fields:
         if why := _bent(field, moves=not mysql):
@@ -81,6 +83,17 @@ def load(session: SparkSession, driver: str, remedy: str, options: Mapping[str, 
         if f"ClassNotFoundException: {driver}" not in str(error):
             raise
         raise ExportError(f"Expected the JDBC driver {driver}, got no such class in Spark: {remedy}.") from error
+
+
+def _check_quotes(session: SparkSession, name: str, driver: str, options: Mapping[str, str]) -> None:
+    """Raise ExportRejected if the database reads a name in Spark's quotes as a text, so that each value would be the column's name."""
+    probe = f"(SELECT CASE WHEN count(*) = 0 THEN 'value' END AS sw_probe FROM {options['dbtable']} WHERE 1 = 0) probe"  # noqa: S608 - the user's own SQL
+    row = load(session, driver, _REMEDY, {**options, "dbtable": probe}).first()
+    if row is None or str(row[0]).strip() != "value":  # a CHAR can have blanks at its end
+        raise ExportRejected(
+            f"Expected a database that takes names in Spark's quotes for table {name!r}, got one that reads them as texts: "
+            "export the table with RowExport, whose rows are a cursor of the database's own client."
+        )
 
 
 def _url_for_spark(url: str) -> str:

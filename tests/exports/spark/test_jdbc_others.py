@@ -159,6 +159,15 @@ class TestMore:
         with pytest.raises(ExportRejected, match="whole numbers as partition_by of table 't', got 'day', date"):
             ask(others, tmp_path / "out.csv", url, "nasty", partition_by="day", partitions=2)
 
+    def test_a_database_that_takes_the_quotes_of_spark_for_those_of_a_text_is_refused(
+        self, others: SparkService, mariadb: MariaDB, tmp_path: Path
+    ) -> None:
+        """MySQL's driver decodes the URL, and Spark does not, so Spark quotes names as in standard SQL."""
+        url = f"jdbc:my%73ql://127.0.0.1:{mariadb.port}/shop"
+        for table in ("numbers", "SELECT id, text FROM numbers -- all"):
+            with pytest.raises(ExportRejected, match=r"names in Spark's quotes for table 't', got .*RowExport"):
+                ask(others, tmp_path / "out.csv", url, table, driver="com.mysql.cj.jdbc.Driver")
+
     def test_a_missing_driver_is_named_with_its_remedy(self, others: SparkService, tmp_path: Path) -> None:
         with pytest.raises(ExportError, match=r"com\.example\.Driver, got no such class in Spark: set spark\.jars"):
             ask(others, tmp_path / "out.csv", "jdbc:odd://127.0.0.1:1/shop", "t", driver="com.example.Driver")
