@@ -14,6 +14,7 @@ import msgspec
 
 from steadyworker.errors import ExportRejected
 from steadyworker.names import is_loopback
+from steadyworker.text.redaction import redact
 
 if TYPE_CHECKING:
     _PathText = str | os.PathLike[str]
@@ -31,8 +32,11 @@ _DRIVERS: Mapping[str, str] = MappingProxyType(
         "mariadb": "org.mariadb.jdbc.Driver",
     }
 )
-# An option such as `password`, `pwd`, `trustStorePassword` or `accessToken`; and `user:password@`, or Oracle's `user/password@`.
-_SECRET = re.compile(r"(passw|pwd|secret|token)\w*\s*=|[^:@]@", re.IGNORECASE)
+# An option such as `pwd`, `trustStorePassword`, `accessToken`, `apiKey` or Teradata's `LOGDATA`; and `user:password@`, or Oracle's `user/password@`.
+_SECRET = re.compile(r"(pass|pwd|secret|token|credential|logdata)\w*\s*=|key(_?base64)?\s*=|[^:@]@|/.*@", re.IGNORECASE)
+_OPTION = re.compile(
+    r"[?;]|[^\w.%\s-][\w.%\s-]*="
+)  # where the options of a URL of JDBC begin, whose separator only the driver knows
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -122,9 +126,9 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
     @property
     def place(self) -> str:
-        """`host:port/database`; for another database than PostgreSQL, the URL without its options."""
+        """`host:port/database`; for another database than PostgreSQL, the URL up to its first option."""
         if self.driver:
-            return re.split("[?;]", self.url)[0]
+            return _OPTION.split(self.url)[0]
         url = urlsplit(self.url)
         host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
         return f"{host}:{url.port or 5432}{url.path}"
@@ -162,9 +166,11 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
                 "and PostgreSQL as postgresql://user@host:5432/database."
             )
         msgspec.structs.force_setattr(self, "driver", driver)
-        if _SECRET.search(self.url):
+        plain = unquote(self.url)  # a driver can decode the names of its options
+        if _SECRET.search(plain) or redact(plain) != plain:
             raise ExportRejected(
-                "Expected a URL without user and password, got one with them: move them to user= and to password_env= or password_file=."
+                "Expected a URL without user and password, or another secret, got one with them: "
+                "move them to user= and to password_env= or password_file=."
             )
         if self.schema is not None:
             raise ExportRejected(

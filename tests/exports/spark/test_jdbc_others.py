@@ -187,6 +187,21 @@ def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("jdbc:db2://db.example:50000/SHOP:odd=s3cret;", "jdbc:db2://db.example:50000/SHOP"),
+        ("jdbc:odd://db.example/shop,odd = s3cret", "jdbc:odd://db.example/shop"),
+        ("jdbc:odd://db.example/shop&odd=s3cret", "jdbc:odd://db.example/shop"),
+        ("jdbc:teradata://db.example/ODD=s3cret", "jdbc:teradata://db.example"),
+        ("jdbc:mysql://(host=db.example,odd=s3cret)/shop", "jdbc:mysql://"),
+        ("jdbc:oracle:thin:@//db.example:1521/shop?odd=s3cret", "jdbc:oracle:thin:@//db.example:1521/shop"),
+    ],
+)
+def test_the_place_ends_before_the_first_option(url: str, place: str) -> None:
+    assert Jdbc(url, "t", driver="com.example.Driver").place == place
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "jdbc:mysql://reader:s3cret@db.example/shop",
@@ -194,6 +209,17 @@ def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
         "jdbc:sqlserver://db.example;user=reader;pwd = s3cret",
         "jdbc:sqlserver://db.example;trustStorePassword=s3cret",
         "jdbc:oracle:thin:reader/s3cret@//db.example/shop",
+        "jdbc:mysql://reader:s3cret:@db.example/shop",
+        "jdbc:mysql://db.example/shop?p%61ssword=s3cret",
+        "jdbc:db2://db.example/SHOP:apiKey=s3cret;",
+        "jdbc:odd://db.example/shop,accessKey=s3cret",
+        "jdbc:odd://db.example/shop?passcode=s3cret",
+        "jdbc:odd://db.example/shop;PASSPHRASE=s3cret",
+        "jdbc:odd://db.example/shop;encodedCredentials=s3cret",
+        "jdbc:odd://db.example/shop;OAuthPvtKey=s3cret",
+        "jdbc:odd://db.example/shop;private_key_base64=s3cret",
+        "jdbc:odd://db.example/shop?sig=s3cret",
+        "jdbc:teradata://db.example/LOGMECH=JWT,LOGDATA=s3cret",
     ],
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
