@@ -22,7 +22,7 @@ class Tasks:
     """
     The tasks of one job, and its time without progress; the job's watcher calls `poll` and `stuck`, and any thread calls `record`.
 
-    A slow task and a hung task look the same until the slow task ends, so each later beginning of the job gets a longer limit.
+    A slow task and a hung task look the same until the slow task ends, so a job that was stuck gets a longer limit.
     Processor time is no progress, because it can belong to another job, but it puts off the limit.
 
     Attributes:

@@ -26,10 +26,10 @@ class Hand(SystemClock):
 class Server:
     """One job's messages and files, and a look at them each second."""
 
-    def __init__(self, parts: Path, *, again: bool = False) -> None:
+    def __init__(self, parts: Path, *, stuck_before: bool = False) -> None:
         self.parts, self.clock = parts, Hand()
         plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), parts=str(parts))
-        self.tasks = tasks_of(RunExport("job", plan, 1.0, again), self.clock)
+        self.tasks = tasks_of(RunExport("job", plan, 1.0, stuck_before), self.clock)
 
     def report(self, running: int, **stages: tuple[int, int]) -> None:
         """`s3=(1, 9)`: 1 of the 9 tasks of stage 3 are done."""
@@ -77,9 +77,9 @@ def test_no_movement_of_tasks_in_flight_is_stuck_after_ten_times_the_limit(serve
     assert "the limit is 10 s" in why
 
 
-def test_what_begins_again_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_what_was_stuck_before_does_not_wait_for_ever(tmp_path: Path) -> None:
     """Its own tasks, which no cancel ends, may hold the cores that it waits for."""
-    server = Server(tmp_path / "parts", again=True)
+    server = Server(tmp_path / "parts", stuck_before=True)
     server.report(0, s0=(3, 9))
     server.poll()
     assert server.still(9) == ""
