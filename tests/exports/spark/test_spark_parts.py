@@ -283,9 +283,15 @@ def test_spark_is_given_the_systems_driver_unless_the_user_names_one(tmp_path: P
     system = folder / "postgresql.jar"
     system.touch()
     assert with_driver("", tmp_path) == str(system)
-    for own in ("/opt/postgresql-42.7.4.jar", "https://example.com/postgresql.jar"):
+    for own in ("/opt/postgresql-42.7.4.jar", "https://example.com/postgresql.jar", "postgresql-42.2.29.jre7.jar"):
         assert with_driver(f" {own},hdfs:///x.jar ", tmp_path) == f"{own},hdfs:///x.jar"
-    assert with_driver("https://example.com/other.jar", tmp_path).split(",")[1:] == [str(system)]
+    for other in (
+        "other.jar",
+        "debezium-connector-postgresql-3.jar",
+        "spark-postgresql-udfs.jar",
+        "postgresql-udfs.jar",
+    ):
+        assert with_driver(f"https://example.com/{other}", tmp_path).split(",")[1:] == [str(system)]
 
 
 def test_the_error_without_the_driver_names_its_package() -> None:
