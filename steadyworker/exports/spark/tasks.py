@@ -65,11 +65,16 @@ class Tasks:
         If there was no poll for longer than 5 s, the time between the polls counts as 5 s.
         """
         now, stages, running = self._clock.monotonic(), self._stages, self._running
+        late = max(0.0, now - self._polled - _LATE)
+        self._since, self._read_at, self._computed_at = (
+            self._since + late,
+            self._read_at + late,
+            self._computed_at + late,
+        )
         self.done = sum(done for done, _ in stages.values())
         self.total = sum(total for _, total in stages.values())
         if not self._here or now >= self._read_at + _READ_EVERY:
             self._read(now)
-        self._since += max(0.0, now - self._polled - _LATE)
         seen = (tuple(self._reported.items()), self.total, running, self._bytes)
         moved, self._seen, self._polled = seen != self._seen, seen, now
         if moved or (self._waits and not running):

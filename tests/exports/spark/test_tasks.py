@@ -120,6 +120,26 @@ def test_a_process_that_stood_still_itself_blames_no_job(server: Server) -> None
     assert "nothing has moved for 10 s" in server.still(1)
 
 
+def test_a_host_that_computes_still_does_so_after_this_process_stood_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hand()
+    used = 0.0
+    tasks = Tasks(tmp_path, 60.0, here=True, clock=clock)
+    monkeypatch.setattr("steadyworker.exports.spark.tasks.tree_cpu", lambda _: used)
+    assert tasks.poll()
+    for _ in range(20):
+        clock.now, used = clock.now + 5, used + 2.5
+        assert not tasks.poll()
+    clock.now, used = clock.now + 3600, used + 2.5
+    for _ in range(12):
+        assert not tasks.poll()
+        assert tasks.stuck() == ""
+        clock.now += 5
+    assert not tasks.poll()
+    assert "nothing has moved for 165 s" in tasks.stuck()
+
+
 def test_looks_that_take_long_find_it_nonetheless(server: Server) -> None:
     """A folder far away: each second look is late, and late ones count as five seconds."""
     server.report(2, s0=(3, 9))
