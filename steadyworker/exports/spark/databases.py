@@ -151,8 +151,17 @@ def _ranges(
     row = load(session, source.driver, _REMEDY, {**options, "dbtable": bounds}).first()
     assert row is not None  # of an aggregate
     low, high, many = row
-    ranges = source.partitions or min(max(1, math.ceil(many / _ROWS_A_RANGE)), _MOST_RANGES)
-    if ranges == 1 or low is None or low == high:
+    if low is None:
         return {}
-    lower, upper = (str(max(-_LONG, min(int(bound), _LONG))) for bound in (low, high))  # Spark's bounds are longs
+    try:
+        low, high = int(low), int(high)
+    except (TypeError, ValueError, OverflowError):  # the values are not shown, because they are the user's data
+        raise ExportRejected(
+            f"Expected whole numbers as the smallest and largest {by!r} of table {name!r}, got {type(low).__name__} "
+            f"and {type(high).__name__}: leave partition_by out, and one connection reads all rows."
+        ) from None
+    ranges = source.partitions or min(max(1, math.ceil(many / _ROWS_A_RANGE)), _MOST_RANGES)
+    if ranges == 1 or low == high:
+        return {}
+    lower, upper = (str(max(-_LONG, min(bound, _LONG))) for bound in (low, high))  # Spark's bounds are longs
     return {"partitionColumn": by, "lowerBound": lower, "upperBound": upper, "numPartitions": str(ranges)}

@@ -6,14 +6,18 @@ import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.duckdb.export import DuckDBExport
 from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.spark.databases import read_other_table
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -171,6 +175,24 @@ class TestMore:
     def test_a_missing_driver_is_named_with_its_remedy(self, others: SparkService, tmp_path: Path) -> None:
         with pytest.raises(ExportError, match=r"com\.example\.Driver, got no such class in Spark: set spark\.jars"):
             ask(others, tmp_path / "out.csv", "jdbc:odd://127.0.0.1:1/shop", "t", driver="com.example.Driver")
+
+
+@pytest.mark.parametrize("bounds", [("id", "id", 9), ("1", "id", 9), (float("nan"), 1.0, 9)])
+def test_bounds_that_are_no_whole_numbers_are_refused(
+    monkeypatch: pytest.MonkeyPatch, bounds: tuple[object, ...]
+) -> None:
+    """Databricks takes the column's name in these quotes for a text, and Spark reads its tables with others."""
+
+    def load(_session: object, _driver: str, _remedy: str, options: dict[str, str]) -> object:
+        schema = StructType([StructField("id", LongType(), metadata={"scale": 0})])
+        row = ("value",) if "sw_probe" in options["dbtable"] else bounds
+        return SimpleNamespace(schema=schema, first=lambda: row)
+
+    monkeypatch.setattr("steadyworker.exports.spark.databases.load", load)
+    source = Jdbc("jdbc:odd://db.example/shop", "t", driver="com.example.Driver", partition_by="id", partitions=2)
+    none: Any = SimpleNamespace(password=lambda _: None)
+    with pytest.raises(ExportRejected, match=r"smallest and largest 'id' of table 't', got .*leave partition_by out"):
+        read_other_table(none, none, "t", source)
 
 
 def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
