@@ -103,7 +103,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
     statement_timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        if self.url.startswith("jdbc:"):
+        if self.url[:5].lower() == "jdbc:":
             self._check_jdbc()
         else:
             self._check_url()
@@ -157,13 +157,23 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
     def _check_jdbc(self) -> None:
         """Raise ExportRejected if the URL of another database than PostgreSQL is invalid, or has an argument for PostgreSQL alone; note its driver."""
-        kind = self.url.split(":")[1]
-        driver = self.driver or _DRIVERS.get(kind)
-        if driver is None or kind == "postgresql":
+        scheme, kind = self.url.split(":")[:2]
+        known = kind.lower() if kind.lower() in _DRIVERS else ""
+        if kind.lower() == "postgresql":
             raise ExportRejected(
-                f"Expected driver= for a URL of JDBC that begins with none of {', '.join(_DRIVERS)}, got none "
-                "(the URL is not shown, because it can contain a password): name the driver's class, "
-                "and PostgreSQL as postgresql://user@host:5432/database."
+                "Expected PostgreSQL as postgresql://user@host:5432/database, got a URL of JDBC "
+                "(it is not shown, because it can contain a password): write it in this form, without driver=."
+            )
+        if scheme != "jdbc" or known not in {"", kind}:
+            begin = f"jdbc:{known}:" if known else "jdbc:"
+            raise ExportRejected(
+                f"Expected a URL of JDBC that begins with {begin}, got capitals there: write it in lower case."
+            )
+        driver = self.driver or _DRIVERS.get(kind)
+        if driver is None:
+            raise ExportRejected(
+                "Expected driver= with the class of the database's JDBC driver, got none: name it, "
+                f'like driver="com.example.jdbc.Driver"; it is known for {" and ".join(f"jdbc:{kind}:" for kind in _DRIVERS)} alone.'
             )
         msgspec.structs.force_setattr(self, "driver", driver)
         plain = unquote(self.url)  # a driver can decode the names of its options

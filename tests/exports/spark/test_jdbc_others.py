@@ -208,6 +208,31 @@ def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
         Jdbc("postgresql://reader@db.example/shop", "t", user="writer")
 
 
+@pytest.mark.parametrize("url", ["jdbc:odd:s3cret", "jdbc:s3cret", "jdbc:"])
+def test_an_unknown_database_needs_the_class_of_its_driver(url: str) -> None:
+    with pytest.raises(
+        ExportRejected, match=r"Expected driver= with the class .*, got none: .*known for jdbc:mysql: and jdbc:mariadb:"
+    ) as caught:
+        Jdbc(url, "t")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "begin"),
+    [
+        ("JDBC:mysql://db.example/s3cret", "jdbc:mysql:"),
+        ("jdbc:MariaDB://db.example/s3cret", "jdbc:mariadb:"),
+        ("Jdbc:s3cret", "jdbc:"),
+    ],
+)
+def test_a_beginning_in_capitals_is_refused_with_the_one_in_lower_case(url: str, begin: str) -> None:
+    with pytest.raises(
+        ExportRejected, match=f"begins with {begin}, got capitals there: write it in lower case"
+    ) as caught:
+        Jdbc(url, "t", driver="com.example.Driver")
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("url", "place"),
     [
@@ -251,13 +276,11 @@ def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
 
 
 def test_what_only_postgresql_has_is_refused(tmp_path: Path) -> None:
-    for url, driver in (
-        ("jdbc:postgresql:x?password=s3cret", "com.example.Driver"),
-        ("jdbc:odd:x", None),
-        ("jdbc:", None),
-    ):
-        with pytest.raises(ExportRejected, match="and PostgreSQL as postgresql://") as caught:
-            Jdbc(url, "t", driver=driver)
+    for driver in ("com.example.Driver", None):
+        with pytest.raises(
+            ExportRejected, match=r"PostgreSQL as postgresql://.*got a URL of JDBC.*without driver="
+        ) as caught:
+            Jdbc("jdbc:postgresql:x?password=s3cret", "t", driver=driver)
         assert "s3cret" not in str(caught.value)
     with pytest.raises(ExportRejected, match="driver= only for"):
         Jdbc("postgresql://db.example/shop", "t", driver="com.example.Driver")
