@@ -51,7 +51,7 @@ def read_other_table(session: SparkSession, databases: Databases, name: str, sou
     """
     assert source.driver is not None
     login = {"user": source.user, "password": databases.password(source)}
-    mysql = source.url.startswith(("jdbc:mysql:", "jdbc:mariadb:"))
+    mysql = source.url.startswith(("jdbc:mysql", "jdbc:mariadb:"))  # as Spark knows MySQL, so `mysql+srv` too
     options = {
         **{option: value for option, value in login.items() if value is not None},
         **(_MYSQL if mysql else {}),
@@ -144,7 +144,7 @@ def _ranges(
             f"Expected a column of whole numbers as partition_by of table {name!r}, got {by!r}, "
             f"{kind.simpleString() if kind else 'no column of it'}: choose another."
         )
-    quoted = f"`{by}`" if options["url"].startswith("jdbc:mysql:") else f'"{by}"'  # as Spark quotes it in the ranges
+    quoted = f"`{by}`" if options["url"].startswith("jdbc:mysql") else f'"{by}"'  # as Spark quotes it in the ranges
     count = "0" if source.partitions else "count(*)"
     bounds = f"(SELECT min({quoted}) low, max({quoted}) high, {count} many FROM {source.relation}) bounds"  # noqa: S608 - the user's own SQL
     assert source.driver is not None

@@ -177,6 +177,25 @@ class TestMore:
             ask(others, tmp_path / "out.csv", "jdbc:odd://127.0.0.1:1/shop", "t", driver="com.example.Driver")
 
 
+def test_each_url_that_spark_takes_for_mysql_gets_the_options_that_keep_its_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    def load(_session: object, _driver: str, _remedy: str, options: dict[str, str]) -> object:
+        asked.append(options)
+        schema = StructType([StructField("id", LongType(), metadata={"scale": 0})])
+        return SimpleNamespace(schema=schema, first=lambda: ("value", "", ""), select=lambda *_: None)
+
+    monkeypatch.setattr("steadyworker.exports.spark.databases.load", load)
+    source = Jdbc("jdbc:mysql+srv://db.example/shop", "t", driver="com.example.Driver", partition_by="id")
+    none: Any = SimpleNamespace(password=lambda _: None)
+    with pytest.raises(ExportRejected, match="whole numbers as the smallest"):
+        read_other_table(none, none, "t", source)
+    assert [options["tinyInt1isBit"] for options in asked] == ["false"] * 3
+    assert "min(`id`)" in asked[-1]["dbtable"]
+
+
 @pytest.mark.parametrize("bounds", [("id", "id", 9), ("1", "id", 9), (float("nan"), 1.0, 9)])
 def test_bounds_that_are_no_whole_numbers_are_refused(
     monkeypatch: pytest.MonkeyPatch, bounds: tuple[object, ...]
