@@ -14,6 +14,7 @@ import msgspec
 
 from steadyworker.errors import ExportRejected
 from steadyworker.names import is_loopback
+from steadyworker.text.redaction import redact
 
 if TYPE_CHECKING:
     _PathText = str | os.PathLike[str]
@@ -31,8 +32,11 @@ _DRIVERS: Mapping[str, str] = MappingProxyType(
         "mariadb": "org.mariadb.jdbc.Driver",
     }
 )
-# An option such as `password`, `pwd`, `trustStorePassword` or `accessToken`; and `user:password@`, or Oracle's `user/password@`.
-_SECRET = re.compile(r"(passw|pwd|secret|token)\w*\s*=|[^:@]@", re.IGNORECASE)
+# An option such as `pwd`, `trustStorePassword`, `accessToken`, `apiKey` or Teradata's `LOGDATA`; and `user:password@`, or Oracle's `user/password@`.
+_SECRET = re.compile(r"(pass|pwd|secret|token|credential|logdata)\w*\s*=|key(_?base64)?\s*=|[^:@]@|/.*@", re.IGNORECASE)
+_OPTION = re.compile(
+    r"[?;]|[^\w.%\s-][\w.%\s-]*="
+)  # where the options of a URL of JDBC begin, whose separator only the driver knows
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -50,6 +54,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
     Of another database, each read has its own moment, and the manifest's `snapshot` has `none` for the table.
     Rows that change meanwhile can be missing, or twice in the file; so read a table, or rows, that no longer change.
+    A database that takes names in Spark's quotes for texts is refused.
     The driver turns the values into Java's; the jar of MariaDB's driver makes NULL of a zero date, and that of MySQL fails.
     A cancel waits for the database's response, at most for `statement_timeout`.
 
@@ -98,7 +103,7 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
     statement_timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        if self.url.startswith("jdbc:"):
+        if self.url[:5].lower() == "jdbc:":
             self._check_jdbc()
         else:
             self._check_url()
@@ -121,9 +126,9 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
     @property
     def place(self) -> str:
-        """`host:port/database`; for another database than PostgreSQL, the URL without its options."""
+        """`host:port/database`; for another database than PostgreSQL, the URL up to its first option."""
         if self.driver:
-            return re.split("[?;]", self.url)[0]
+            return _OPTION.split(self.url)[0]
         url = urlsplit(self.url)
         host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
         return f"{host}:{url.port or 5432}{url.path}"
@@ -152,18 +157,30 @@ class Jdbc(_Named, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
     def _check_jdbc(self) -> None:
         """Raise ExportRejected if the URL of another database than PostgreSQL is invalid, or has an argument for PostgreSQL alone; note its driver."""
-        kind = self.url.split(":")[1]
-        driver = self.driver or _DRIVERS.get(kind)
-        if driver is None or kind == "postgresql":
+        scheme, kind = self.url.split(":")[:2]
+        known = kind.lower() if kind.lower() in _DRIVERS else ""
+        if kind.lower() == "postgresql":
             raise ExportRejected(
-                f"Expected driver= for a URL of JDBC that begins with none of {', '.join(_DRIVERS)}, got none "
-                "(the URL is not shown, because it can contain a password): name the driver's class, "
-                "and PostgreSQL as postgresql://user@host:5432/database."
+                "Expected PostgreSQL as postgresql://user@host:5432/database, got a URL of JDBC "
+                "(it is not shown, because it can contain a password): write it in this form, without driver=."
+            )
+        if scheme != "jdbc" or known not in {"", kind}:
+            begin = f"jdbc:{known}:" if known else "jdbc:"
+            raise ExportRejected(
+                f"Expected a URL of JDBC that begins with {begin}, got capitals there: write it in lower case."
+            )
+        driver = self.driver or _DRIVERS.get(kind)
+        if driver is None:
+            raise ExportRejected(
+                "Expected driver= with the class of the database's JDBC driver, got none: name it, "
+                f'like driver="com.example.jdbc.Driver"; it is known for {" and ".join(f"jdbc:{kind}:" for kind in _DRIVERS)} alone.'
             )
         msgspec.structs.force_setattr(self, "driver", driver)
-        if _SECRET.search(self.url):
+        plain = unquote(self.url)  # a driver can decode the names of its options
+        if _SECRET.search(plain) or redact(plain) != plain:
             raise ExportRejected(
-                "Expected a URL without user and password, got one with them: move them to user= and to password_env= or password_file=."
+                "Expected a URL without user and password, or another secret, got one with them: "
+                "move them to user= and to password_env= or password_file=."
             )
         if self.schema is not None:
             raise ExportRejected(

@@ -242,8 +242,8 @@ class _ConnectJob:
 
 
 def tasks_of(run: RunExport, clock: Clock | None = None) -> Tasks:
-    """Return the tasks of a job; if it has begun before, its wait for a task counts, because its own tasks can hold the cores."""
-    return Tasks(Path(run.plan.parts), run.stuck_after * _UNSEEN, waits=not run.again, clock=clock)
+    """Return the tasks of a job; if it was stuck before, its wait for a task counts, because its own tasks can hold the cores."""
+    return Tasks(Path(run.plan.parts), run.stuck_after * _UNSEEN, waits=not run.stuck_before, clock=clock)
 
 
 class _ServerLost(Exception):

@@ -4,6 +4,7 @@ Tables of databases without a snapshot, read by Spark's tasks over JDBC: MySQL, 
 Spark must quote names as the database does, and chooses the quotes by the URL.
 In a URL of MariaDB, Spark would quote as in standard SQL, and MariaDB then returns the names of the columns as their values.
 So Spark gets a URL of MySQL, which MariaDB's driver accepts with `permitMysqlScheme`.
+Other databases can also take a quoted name for a text, so each read begins with one row that shows it.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def read_other_table(session: SparkSession, databases: Databases, name: str, sou
     Return a table of another database than PostgreSQL, without a snapshot.
 
     Raises:
-        ExportRejected: Spark cannot read a column exactly, or `partition_by` is unfit for ranges.
+        ExportRejected: Spark cannot read a column exactly, or does not quote names as the database does, or `partition_by` is unfit for ranges.
         ExportError: The JDBC driver or the password is missing.
     """
     assert source.driver is not None
     login = {"user": source.user, "password": databases.password(source)}
-    mysql = source.url.startswith(("jdbc:mysql:", "jdbc:mariadb:"))
+    mysql = source.url.startswith(("jdbc:mysql", "jdbc:mariadb:"))  # as Spark knows MySQL, so `mysql+srv` too
     options = {
         **{option: value for option, value in login.items() if value is not None},
         **(_MYSQL if mysql else {}),
@@ -60,6 +61,7 @@ def read_other_table(session: SparkSession, databases: Databases, name: str, sou
         "preferTimestampNTZ": "true",
         "dbtable": source.relation,
     }
+    _check_quotes(session, name, source.driver, options)
     frame = load(session, source.driver, _REMEDY, options)
     for field in frame.schema.fields:
         if why := _bent(field, moves=not mysql):
@@ -81,6 +83,17 @@ def load(session: SparkSession, driver: str, remedy: str, options: Mapping[str, 
         if f"ClassNotFoundException: {driver}" not in str(error):
             raise
         raise ExportError(f"Expected the JDBC driver {driver}, got no such class in Spark: {remedy}.") from error
+
+
+def _check_quotes(session: SparkSession, name: str, driver: str, options: Mapping[str, str]) -> None:
+    """Raise ExportRejected if the database reads a name in Spark's quotes as a text, so that each value would be the column's name."""
+    probe = f"(SELECT CASE WHEN count(*) = 0 THEN 'value' END AS sw_probe FROM {options['dbtable']} WHERE 1 = 0) probe"  # noqa: S608 - the user's own SQL
+    row = load(session, driver, _REMEDY, {**options, "dbtable": probe}).first()
+    if row is None or str(row[0]).strip() != "value":  # a CHAR can have blanks at its end
+        raise ExportRejected(
+            f"Expected a database that takes names in Spark's quotes for table {name!r}, got one that reads them as texts: "
+            "export the table with RowExport, whose rows are a cursor of the database's own client."
+        )
 
 
 def _url_for_spark(url: str) -> str:
@@ -131,15 +144,24 @@ def _ranges(
             f"Expected a column of whole numbers as partition_by of table {name!r}, got {by!r}, "
             f"{kind.simpleString() if kind else 'no column of it'}: choose another."
         )
-    quoted = f"`{by}`" if options["url"].startswith("jdbc:mysql:") else f'"{by}"'  # as Spark quotes it in the ranges
+    quoted = f"`{by}`" if options["url"].startswith("jdbc:mysql") else f'"{by}"'  # as Spark quotes it in the ranges
     count = "0" if source.partitions else "count(*)"
     bounds = f"(SELECT min({quoted}) low, max({quoted}) high, {count} many FROM {source.relation}) bounds"  # noqa: S608 - the user's own SQL
     assert source.driver is not None
     row = load(session, source.driver, _REMEDY, {**options, "dbtable": bounds}).first()
     assert row is not None  # of an aggregate
     low, high, many = row
-    ranges = source.partitions or min(max(1, math.ceil(many / _ROWS_A_RANGE)), _MOST_RANGES)
-    if ranges == 1 or low is None or low == high:
+    if low is None:
         return {}
-    lower, upper = (str(max(-_LONG, min(int(bound), _LONG))) for bound in (low, high))  # Spark's bounds are longs
+    try:
+        low, high = int(low), int(high)
+    except (TypeError, ValueError, OverflowError):  # the values are not shown, because they are the user's data
+        raise ExportRejected(
+            f"Expected whole numbers as the smallest and largest {by!r} of table {name!r}, got {type(low).__name__} "
+            f"and {type(high).__name__}: leave partition_by out, and one connection reads all rows."
+        ) from None
+    ranges = source.partitions or min(max(1, math.ceil(many / _ROWS_A_RANGE)), _MOST_RANGES)
+    if ranges == 1 or low == high:
+        return {}
+    lower, upper = (str(max(-_LONG, min(bound, _LONG))) for bound in (low, high))  # Spark's bounds are longs
     return {"partitionColumn": by, "lowerBound": lower, "upperBound": upper, "numPartitions": str(ranges)}

@@ -24,7 +24,7 @@ from typing import Any
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from steadyworker.clock import SystemClock
+from steadyworker.clock import Clock, SystemClock
 from steadyworker.exports.postgres import Databases
 from steadyworker.exports.spark.inputs import of_plan
 from steadyworker.exports.spark.parts import remove_parts
@@ -41,7 +41,7 @@ from steadyworker.exports.spark.query import failed, settle_in, write
 from steadyworker.exports.spark.sharing import probe
 from steadyworker.exports.spark.tasks import Tasks
 
-_UNSEEN = 10.0  # factor of the limit without progress in a cluster, whose tasks compute in other processes
+_UNSEEN = 10.0  # factor of the limit without progress in a cluster, and at most while the host computes
 _POOLS = 100  # Spark keeps each pool until its end
 _ENDS = 10.0  # seconds that the tasks of a failed job get to end
 _POLL = 0.2  # seconds between two reads of Spark's counters, and between two calls of cancel
@@ -191,7 +191,7 @@ class _EngineJob:
         local = _is_local(context)
         self._where = {} if local else {"master": str(context.master), "application": str(context.applicationId)}
         self._tracker = context.statusTracker()
-        self._tasks = Tasks(Path(self.parts), run.stuck_after * (1.0 if local else _UNSEEN), here=True)
+        self._tasks = tasks_of(run, local=local)
         self.cancelled, self.ended = threading.Event(), threading.Event()
         self.databases = Databases(group)
 
@@ -258,6 +258,12 @@ class _EngineJob:
         for job in self._tracker.getJobIdsForGroup(self._group):
             known = self._tracker.getJobInfo(job)
             yield from filter(None, map(self._tracker.getStageInfo, known.stageIds if known else ()))
+
+
+def tasks_of(run: RunExport, *, local: bool, clock: Clock | None = None) -> Tasks:
+    """Return the tasks of a job; in a cluster, the processor time of the host does not make the longest limit longer."""
+    longest = run.stuck_after * _UNSEEN
+    return Tasks(Path(run.plan.parts), run.stuck_after if local else longest, longest=longest, clock=clock)
 
 
 def _is_local(context: Any) -> bool:

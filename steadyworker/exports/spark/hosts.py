@@ -27,7 +27,10 @@ _SHARE = 0.005  # the share of one core that moves; a host with the priority 5 b
 _LATE = 5.0  # seconds after the time of a check; if a check is later than this, this process itself stood still
 _ALONE = 2  # the number of beginnings after which a call runs alone, because it can be what ends its hosts
 _PINGS = 6  # the number of pings in the time of a limit
-_SLOWER = 4.0  # the factor of a job's limit without progress for each earlier beginning, because the job can be slow
+_SLOWER = (
+    4.0  # the factor of a job's limit without progress for each time that it was stuck, because the job can be slow
+)
+_TIMES = 2  # how often the limit becomes longer; so it is at most 16 times as long
 _LONGEST = 5  # the factor of the limit for a reply; after so long a time, a host is killed even if it moves
 
 
@@ -72,6 +75,7 @@ class Call:
         submissions: How many times the call was submitted to a host; each submission has its folder of parts.
         cancelled: True if the child no longer waits for the call.
         stuck: The reason why the service ends a submission without progress, or an empty text.
+        stuck_before: How many earlier submissions were stuck; a submission whose host died does not count.
         ends_by: The time by which the call must end on its host, because it is cancelled or stuck.
     """
 
@@ -81,6 +85,7 @@ class Call:
     submissions: int = 0
     cancelled: bool = False
     stuck: str = ""
+    stuck_before: int = 0
     ends_by: float | None = None
 
     @property
@@ -94,15 +99,18 @@ class Call:
 
         Each submission has a session name of its own, and ends the sessions of the submissions before it.
         """
-        own, again = self.plan.session, range(self.submissions - 1)
-        names = [own, *(str(uuid.uuid5(uuid.NAMESPACE_OID, f"{own} {number}")) for number in again)]
+        own = self.plan.session
+        names = [
+            own,
+            *(str(uuid.uuid5(uuid.NAMESPACE_OID, f"{own} {number}")) for number in range(self.submissions - 1)),
+        ]
         # A database can take as long as `statement_timeout` before its first row.
         silent = [table.statement_timeout for table in self.plan.tables.values() if isinstance(table, Jdbc)]
         plan = msgspec.structs.replace(
             self.plan, parts=self.parts, session=names.pop(), earlier=(*self.plan.earlier, *names)
         )
-        limit = max(stuck_after, *silent, 0.0) * _SLOWER ** len(again)
-        return RunExport(self.job, plan, limit, bool(again))
+        limit = max(stuck_after, *silent, 0.0) * _SLOWER ** min(self.stuck_before, _TIMES)
+        return RunExport(self.job, plan, limit, self.stuck_before > 0)
 
     def report(self, event: JobEvent, **more: Any) -> None:
         """Emit an event, with the number of submissions and the folder of their parts."""
@@ -149,6 +157,7 @@ class SparkHost:
     def submit(self, call: Call) -> None:
         """Begin the call on this host, as soon as the host is ready."""
         self.calls[call.job], self.idle_since = call, None
+        call.stuck_before += bool(call.stuck)
         call.submissions, call.stuck, call.ends_by = call.submissions + 1, "", None
         if self.ready:
             self.process.send(call.order(self.settings.stuck_after))

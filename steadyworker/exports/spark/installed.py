@@ -63,7 +63,7 @@ OPTIONS: tuple[Option, ...] = (
         "spark_stuck_after",
         SECONDS,
         60.0,
-        "Restart a Spark export after this time without progress; the time is ten times as long in a cluster, or while Spark's own process computes.",
+        "Restart a Spark export after this time without progress; a cluster, or a process of Spark that computes, gets at most ten times as long.",
     ),
 )
 

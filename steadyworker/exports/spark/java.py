@@ -27,6 +27,7 @@ REMEDY = (
 
 OLDEST = 17
 _DRIVERS = ("usr/share/java/postgresql.jar", "usr/share/pgsql/postgresql.jar")
+_DRIVER_JAR = re.compile(r"postgresql(-\d[\w.-]*)?\.jar")
 _VERSION = re.compile(r'version "(?:1\.)?((\d+)[^"]*)"')
 
 
@@ -63,10 +64,10 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def with_driver(jars: str, root: Path = Path("/")) -> str:
-    """Return the jars of the user's setting, and the system's jar of the driver, unless a name among them has `postgresql`."""
+    """Return the jars of the user's setting, and the system's jar of the driver, unless the user names that driver, like `postgresql-42.7.4.jar`."""
     given = [jar.strip() for jar in jars.split(",") if jar.strip()]
     found = next((str(path) for jar in _DRIVERS if (path := root / jar).is_file()), None)
-    own = any("postgresql" in jar.rpartition("/")[2] for jar in given)
+    own = any(_DRIVER_JAR.fullmatch(jar.rpartition("/")[2]) for jar in given)
     return ",".join([*given, found] if found and not own else given)
 
 

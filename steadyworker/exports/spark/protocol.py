@@ -77,13 +77,13 @@ class RunExport(msgspec.Struct, frozen=True, tag="run", tag_field="type"):
 
     Attributes:
         stuck_after: Seconds without progress after which the job is `stuck`; in a cluster, ten times as many.
-        again: True if the job has begun before.
+        stuck_before: True if the job has begun before, and was stuck.
     """
 
     job: str
     plan: ExportPlan
     stuck_after: float = 60.0
-    again: bool = False
+    stuck_before: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="type"):

@@ -111,7 +111,8 @@ class SparkSettings:
             This is also the time in which a cancelled job must end; then the service kills its host, unless other jobs use it.
             In this case, the host takes no more jobs, and is killed after its last job.
         stuck_after: Seconds without a task or a byte after which a job is stuck, and is begun again.
-            The limit is ten times as long while the host computes, and in a cluster; after each earlier beginning it is four times as long.
+            The limit is ten times as long in a cluster, and at most ten times as long while the host computes.
+            Each time that the job was stuck, the limit becomes four times as long, but at most 16 times.
             Set a larger value for a source that is slow to send its first row.
 
     Raises:

@@ -13,16 +13,13 @@ from steadyworker.system.procfs import tree_cpu
 _READ_EVERY = 5.0  # seconds between two reads of the processor time, and of the folder while tasks move
 _LATE = 5.0  # seconds between two polls; after a longer pause, this process itself stood still
 _BUSY = 0.1  # the share of one core that a host uses at least, if Spark computes
-_COMPUTES = (
-    10.0  # the factor of the limit; for so long after its last progress, a job is not stuck if its host computes
-)
 
 
 class Tasks:
     """
     The tasks of one job, and its time without progress; the job's watcher calls `poll` and `stuck`, and any thread calls `record`.
 
-    A slow task and a hung task look the same until the slow task ends, so each later beginning of the job gets a longer limit.
+    A slow task and a hung task look the same until the slow task ends, so a job that was stuck gets a longer limit.
     Processor time is no progress, because it can belong to another job, but it puts off the limit.
 
     Attributes:
@@ -32,14 +29,21 @@ class Tasks:
     Args:
         parts: The folder of the job's parts; in a bucket, their bytes are not counted, because each look would be a request.
         limit: Seconds without progress before which the job is never stuck.
-        here: True if Spark computes in this process and its children, so that their processor time puts off the limit.
+        longest: Seconds without progress up to which the processor time of this process and its children puts off the limit;
+            None if Spark's processes are not among them.
         waits: True if the time before Spark begins a task of the job does not count, because Spark can have other jobs.
     """
 
     def __init__(
-        self, parts: Path, limit: float, *, here: bool = False, waits: bool = False, clock: Clock | None = None
+        self,
+        parts: Path,
+        limit: float,
+        *,
+        longest: float | None = None,
+        waits: bool = False,
+        clock: Clock | None = None,
     ) -> None:
-        self._parts, self._limit, self._here, self._waits = parts, limit, here, waits
+        self._parts, self._limit, self._longest, self._waits = parts, limit, longest, waits
         self._clock = clock or SystemClock()
         self._since = self._polled = self._read_at = self._computed_at = self._clock.monotonic()
         self._cpu, self._bytes = 0.0, 0
@@ -65,11 +69,16 @@ class Tasks:
         If there was no poll for longer than 5 s, the time between the polls counts as 5 s.
         """
         now, stages, running = self._clock.monotonic(), self._stages, self._running
+        late = max(0.0, now - self._polled - _LATE)
+        self._since, self._read_at, self._computed_at = (
+            self._since + late,
+            self._read_at + late,
+            self._computed_at + late,
+        )
         self.done = sum(done for done, _ in stages.values())
         self.total = sum(total for _, total in stages.values())
-        if not self._here or now >= self._read_at + _READ_EVERY:
+        if self._longest is None or now >= self._read_at + _READ_EVERY:
             self._read(now)
-        self._since += max(0.0, now - self._polled - _LATE)
         seen = (tuple(self._reported.items()), self.total, running, self._bytes)
         moved, self._seen, self._polled = seen != self._seen, seen, now
         if moved or (self._waits and not running):
@@ -78,7 +87,7 @@ class Tasks:
 
     def _read(self, now: float) -> None:
         self._bytes = size_of(self._parts)
-        if self._here:
+        if self._longest is not None:
             cpu, before = tree_cpu(os.getpid()), self._cpu
             if abs(cpu - before) >= _BUSY * (now - self._read_at):  # the sum becomes smaller when a process ends
                 self._computed_at = now
@@ -89,10 +98,10 @@ class Tasks:
         """Return a message if the job has been without progress for too long, otherwise an empty text."""
         now = self._clock.monotonic()
         still = now - self._since
-        computes = now - self._computed_at < self._limit and still < _COMPUTES * self._limit
+        computes = now - self._computed_at < self._limit and still < (self._longest or 0.0)
         if still < self._limit or computes:
             return ""
-        running = "" if self._here else f" and {self._running} in flight"
+        running = "" if self._longest is not None else f" and {self._running} in flight"
         return (
             f"nothing has moved for {still:.0f} s, neither a task nor a byte, with {self.done} of {self.total} tasks "
             f"complete{running}; the limit is {self._limit:.0f} s: raise spark_stuck_after if a task can take longer"

@@ -6,14 +6,18 @@ import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.duckdb.export import DuckDBExport
 from steadyworker.exports.jdbc import Jdbc
 from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.spark.databases import read_other_table
 from steadyworker.exports.spark.export import SparkExport
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
@@ -159,9 +163,55 @@ class TestMore:
         with pytest.raises(ExportRejected, match="whole numbers as partition_by of table 't', got 'day', date"):
             ask(others, tmp_path / "out.csv", url, "nasty", partition_by="day", partitions=2)
 
+    def test_a_database_that_takes_the_quotes_of_spark_for_those_of_a_text_is_refused(
+        self, others: SparkService, mariadb: MariaDB, tmp_path: Path
+    ) -> None:
+        """MySQL's driver decodes the URL, and Spark does not, so Spark quotes names as in standard SQL."""
+        url = f"jdbc:my%73ql://127.0.0.1:{mariadb.port}/shop"
+        for table in ("numbers", "SELECT id, text FROM numbers -- all"):
+            with pytest.raises(ExportRejected, match=r"names in Spark's quotes for table 't', got .*RowExport"):
+                ask(others, tmp_path / "out.csv", url, table, driver="com.mysql.cj.jdbc.Driver")
+
     def test_a_missing_driver_is_named_with_its_remedy(self, others: SparkService, tmp_path: Path) -> None:
         with pytest.raises(ExportError, match=r"com\.example\.Driver, got no such class in Spark: set spark\.jars"):
             ask(others, tmp_path / "out.csv", "jdbc:odd://127.0.0.1:1/shop", "t", driver="com.example.Driver")
+
+
+def test_each_url_that_spark_takes_for_mysql_gets_the_options_that_keep_its_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    def load(_session: object, _driver: str, _remedy: str, options: dict[str, str]) -> object:
+        asked.append(options)
+        schema = StructType([StructField("id", LongType(), metadata={"scale": 0})])
+        return SimpleNamespace(schema=schema, first=lambda: ("value", "", ""), select=lambda *_: None)
+
+    monkeypatch.setattr("steadyworker.exports.spark.databases.load", load)
+    source = Jdbc("jdbc:mysql+srv://db.example/shop", "t", driver="com.example.Driver", partition_by="id")
+    none: Any = SimpleNamespace(password=lambda _: None)
+    with pytest.raises(ExportRejected, match="whole numbers as the smallest"):
+        read_other_table(none, none, "t", source)
+    assert [options["tinyInt1isBit"] for options in asked] == ["false"] * 3
+    assert "min(`id`)" in asked[-1]["dbtable"]
+
+
+@pytest.mark.parametrize("bounds", [("id", "id", 9), ("1", "id", 9), (float("nan"), 1.0, 9)])
+def test_bounds_that_are_no_whole_numbers_are_refused(
+    monkeypatch: pytest.MonkeyPatch, bounds: tuple[object, ...]
+) -> None:
+    """Databricks takes the column's name in these quotes for a text, and Spark reads its tables with others."""
+
+    def load(_session: object, _driver: str, _remedy: str, options: dict[str, str]) -> object:
+        schema = StructType([StructField("id", LongType(), metadata={"scale": 0})])
+        row = ("value",) if "sw_probe" in options["dbtable"] else bounds
+        return SimpleNamespace(schema=schema, first=lambda: row)
+
+    monkeypatch.setattr("steadyworker.exports.spark.databases.load", load)
+    source = Jdbc("jdbc:odd://db.example/shop", "t", driver="com.example.Driver", partition_by="id", partitions=2)
+    none: Any = SimpleNamespace(password=lambda _: None)
+    with pytest.raises(ExportRejected, match=r"smallest and largest 'id' of table 't', got .*leave partition_by out"):
+        read_other_table(none, none, "t", source)
 
 
 def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
@@ -177,6 +227,46 @@ def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
         Jdbc("postgresql://reader@db.example/shop", "t", user="writer")
 
 
+@pytest.mark.parametrize("url", ["jdbc:odd:s3cret", "jdbc:s3cret", "jdbc:"])
+def test_an_unknown_database_needs_the_class_of_its_driver(url: str) -> None:
+    with pytest.raises(
+        ExportRejected, match=r"Expected driver= with the class .*, got none: .*known for jdbc:mysql: and jdbc:mariadb:"
+    ) as caught:
+        Jdbc(url, "t")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "begin"),
+    [
+        ("JDBC:mysql://db.example/s3cret", "jdbc:mysql:"),
+        ("jdbc:MariaDB://db.example/s3cret", "jdbc:mariadb:"),
+        ("Jdbc:s3cret", "jdbc:"),
+    ],
+)
+def test_a_beginning_in_capitals_is_refused_with_the_one_in_lower_case(url: str, begin: str) -> None:
+    with pytest.raises(
+        ExportRejected, match=f"begins with {begin}, got capitals there: write it in lower case"
+    ) as caught:
+        Jdbc(url, "t", driver="com.example.Driver")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("jdbc:db2://db.example:50000/SHOP:odd=s3cret;", "jdbc:db2://db.example:50000/SHOP"),
+        ("jdbc:odd://db.example/shop,odd = s3cret", "jdbc:odd://db.example/shop"),
+        ("jdbc:odd://db.example/shop&odd=s3cret", "jdbc:odd://db.example/shop"),
+        ("jdbc:teradata://db.example/ODD=s3cret", "jdbc:teradata://db.example"),
+        ("jdbc:mysql://(host=db.example,odd=s3cret)/shop", "jdbc:mysql://"),
+        ("jdbc:oracle:thin:@//db.example:1521/shop?odd=s3cret", "jdbc:oracle:thin:@//db.example:1521/shop"),
+    ],
+)
+def test_the_place_ends_before_the_first_option(url: str, place: str) -> None:
+    assert Jdbc(url, "t", driver="com.example.Driver").place == place
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -185,6 +275,17 @@ def test_a_url_of_another_database_becomes_a_driver_and_a_place() -> None:
         "jdbc:sqlserver://db.example;user=reader;pwd = s3cret",
         "jdbc:sqlserver://db.example;trustStorePassword=s3cret",
         "jdbc:oracle:thin:reader/s3cret@//db.example/shop",
+        "jdbc:mysql://reader:s3cret:@db.example/shop",
+        "jdbc:mysql://db.example/shop?p%61ssword=s3cret",
+        "jdbc:db2://db.example/SHOP:apiKey=s3cret;",
+        "jdbc:odd://db.example/shop,accessKey=s3cret",
+        "jdbc:odd://db.example/shop?passcode=s3cret",
+        "jdbc:odd://db.example/shop;PASSPHRASE=s3cret",
+        "jdbc:odd://db.example/shop;encodedCredentials=s3cret",
+        "jdbc:odd://db.example/shop;OAuthPvtKey=s3cret",
+        "jdbc:odd://db.example/shop;private_key_base64=s3cret",
+        "jdbc:odd://db.example/shop?sig=s3cret",
+        "jdbc:teradata://db.example/LOGMECH=JWT,LOGDATA=s3cret",
     ],
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
@@ -194,13 +295,11 @@ def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
 
 
 def test_what_only_postgresql_has_is_refused(tmp_path: Path) -> None:
-    for url, driver in (
-        ("jdbc:postgresql:x?password=s3cret", "com.example.Driver"),
-        ("jdbc:odd:x", None),
-        ("jdbc:", None),
-    ):
-        with pytest.raises(ExportRejected, match="and PostgreSQL as postgresql://") as caught:
-            Jdbc(url, "t", driver=driver)
+    for driver in ("com.example.Driver", None):
+        with pytest.raises(
+            ExportRejected, match=r"PostgreSQL as postgresql://.*got a URL of JDBC.*without driver="
+        ) as caught:
+            Jdbc("jdbc:postgresql:x?password=s3cret", "t", driver=driver)
         assert "s3cret" not in str(caught.value)
     with pytest.raises(ExportRejected, match="driver= only for"):
         Jdbc("postgresql://db.example/shop", "t", driver="com.example.Driver")

@@ -221,19 +221,29 @@ def test_a_step_of_a_host_may_last_as_long_as_its_processes_move() -> None:
     assert limit.over(40.0), "a fiftieth of a second in ten"
 
 
-def test_a_database_may_be_silent_for_as_long_as_its_own_limit_and_a_job_that_begins_again_four_times_as_long(
+def test_a_database_may_be_silent_for_as_long_as_its_own_limit_and_a_job_that_was_stuck_four_times_as_long(
     tmp_path: Path,
 ) -> None:
     process: Any = FakeProcess()
-    limits: list[float] = []
-    process.send = lambda run: limits.append(run.stuck_after)
+    orders: list[tuple[float, bool]] = []
+    process.send = lambda run: orders.append((run.stuck_after, run.stuck_before))
     host = SparkHost(process, SparkSettings(folder=tmp_path, stuck_after=90.0))
     host.became_ready({}, 0.0)
     database = Jdbc("postgresql://db/x", "t", statement_timeout=1800.0)
-    for number, (tables, before) in enumerate([({}, 0), ({"t": database}, 0), ({"t": database}, 2)]):
-        plan = ExportPlan(query="", tables=dict(tables), order_by=(), parts="/")
-        host.submit(Call(f"job-{number}", plan, lambda _: None, submissions=before))
-    assert limits == [90.0, 1800.0, 28_800.0]
+    host.submit(Call("job", ExportPlan(query="", tables={}, order_by=(), parts="/"), lambda _: None))
+    call = Call("other", ExportPlan(query="", tables={"t": database}, order_by=(), parts="/"), lambda _: None)
+    for stuck in ["", "", "slow", "slow", "", "slow"]:  # an empty text: its host died
+        call.stuck = stuck
+        host.submit(call)
+    assert orders == [
+        (90.0, False),
+        (1800.0, False),
+        (1800.0, False),
+        (7200.0, True),
+        (28_800.0, True),
+        (28_800.0, True),
+        (28_800.0, True),
+    ]
 
 
 def test_the_end_of_a_hosts_log_begins_with_the_error_that_ended_its_jvm(tmp_path: Path) -> None:
@@ -273,9 +283,15 @@ def test_spark_is_given_the_systems_driver_unless_the_user_names_one(tmp_path: P
     system = folder / "postgresql.jar"
     system.touch()
     assert with_driver("", tmp_path) == str(system)
-    for own in ("/opt/postgresql-42.7.4.jar", "https://example.com/postgresql.jar"):
+    for own in ("/opt/postgresql-42.7.4.jar", "https://example.com/postgresql.jar", "postgresql-42.2.29.jre7.jar"):
         assert with_driver(f" {own},hdfs:///x.jar ", tmp_path) == f"{own},hdfs:///x.jar"
-    assert with_driver("https://example.com/other.jar", tmp_path).split(",")[1:] == [str(system)]
+    for other in (
+        "other.jar",
+        "debezium-connector-postgresql-3.jar",
+        "spark-postgresql-udfs.jar",
+        "postgresql-udfs.jar",
+    ):
+        assert with_driver(f"https://example.com/{other}", tmp_path).split(",")[1:] == [str(system)]
 
 
 def test_the_error_without_the_driver_names_its_package() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from steadyworker.clock import SystemClock
+from steadyworker.exports.spark import engine
 from steadyworker.exports.spark.connect import tasks_of
 from steadyworker.exports.spark.protocol import ExportPlan, RunExport
-from steadyworker.exports.spark.tasks import Tasks, size_of
+from steadyworker.exports.spark.tasks import size_of
 
 
 class Hand(SystemClock):
@@ -23,13 +24,16 @@ class Hand(SystemClock):
         return self.now
 
 
+def plan_at(parts: Path) -> ExportPlan:
+    return ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), parts=str(parts))
+
+
 class Server:
     """One job's messages and files, and a look at them each second."""
 
-    def __init__(self, parts: Path, *, again: bool = False) -> None:
+    def __init__(self, parts: Path, *, stuck_before: bool = False) -> None:
         self.parts, self.clock = parts, Hand()
-        plan = ExportPlan(query="SELECT 1 AS id", tables={}, order_by=("id",), parts=str(parts))
-        self.tasks = tasks_of(RunExport("job", plan, 1.0, again), self.clock)
+        self.tasks = tasks_of(RunExport("job", plan_at(parts), 1.0, stuck_before), self.clock)
 
     def report(self, running: int, **stages: tuple[int, int]) -> None:
         """`s3=(1, 9)`: 1 of the 9 tasks of stage 3 are done."""
@@ -77,9 +81,9 @@ def test_no_movement_of_tasks_in_flight_is_stuck_after_ten_times_the_limit(serve
     assert "the limit is 10 s" in why
 
 
-def test_what_begins_again_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_what_was_stuck_before_does_not_wait_for_ever(tmp_path: Path) -> None:
     """Its own tasks, which no cancel ends, may hold the cores that it waits for."""
-    server = Server(tmp_path / "parts", again=True)
+    server = Server(tmp_path / "parts", stuck_before=True)
     server.report(0, s0=(3, 9))
     server.poll()
     assert server.still(9) == ""
@@ -95,13 +99,17 @@ def test_a_stage_that_is_run_again_moves(server: Server) -> None:
     assert (server.tasks.done, server.tasks.total) == (9, 9)
 
 
-@pytest.mark.parametrize(("share", "stuck_at"), [(0.02, 60), (0.5, 600)], ids=["idle", "it computes"])
-def test_a_host_that_computes_gets_ten_times_as_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, stuck_at: int
+@pytest.mark.parametrize(
+    ("local", "share", "stuck_at"),
+    [(True, 0.02, 60), (True, 0.5, 600), (False, 0.02, 600), (False, 0.5, 600)],
+    ids=["idle", "it computes", "idle in a cluster", "it computes in a cluster"],
+)
+def test_a_host_that_computes_or_is_in_a_cluster_gets_ten_times_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool, share: float, stuck_at: int
 ) -> None:
     """A few percent of a core are no evidence: a JVM that waits uses as much."""
     clock = Hand()
-    tasks = Tasks(tmp_path, 60.0, here=True, clock=clock)
+    tasks = engine.tasks_of(RunExport("job", plan_at(tmp_path), 60.0), local=local, clock=clock)
     monkeypatch.setattr("steadyworker.exports.spark.tasks.tree_cpu", lambda _: share * clock.now)
     assert tasks.poll()
     stuck = []
@@ -118,6 +126,26 @@ def test_a_process_that_stood_still_itself_blames_no_job(server: Server) -> None
     server.clock.now += 3600
     assert server.still(5) == ""
     assert "nothing has moved for 10 s" in server.still(1)
+
+
+def test_a_host_that_computes_still_does_so_after_this_process_stood_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hand()
+    used = 0.0
+    tasks = engine.tasks_of(RunExport("job", plan_at(tmp_path), 60.0), local=True, clock=clock)
+    monkeypatch.setattr("steadyworker.exports.spark.tasks.tree_cpu", lambda _: used)
+    assert tasks.poll()
+    for _ in range(20):
+        clock.now, used = clock.now + 5, used + 2.5
+        assert not tasks.poll()
+    clock.now, used = clock.now + 3600, used + 2.5
+    for _ in range(12):
+        assert not tasks.poll()
+        assert tasks.stuck() == ""
+        clock.now += 5
+    assert not tasks.poll()
+    assert "nothing has moved for 165 s" in tasks.stuck()
 
 
 def test_looks_that_take_long_find_it_nonetheless(server: Server) -> None:
