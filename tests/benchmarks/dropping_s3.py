@@ -18,7 +18,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     _dropped = memoryview(bytearray(1 << 20))
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Nobody reads it."""
 
     def do(self) -> None:
