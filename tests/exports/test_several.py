@@ -215,7 +215,7 @@ def test_decimals_of_several_scales_are_numbers_and_summed_in_several_files(tmp_
     rows = [(1, Decimal("-1.5")), (2, Decimal("2.25")), (3, 2**70)]
     made = written(tmp_path, rows, ("id", "number"), format=Xlsx(), split_rows=2, totals={"number": "sum"})
     assert [Decimal(total.sums["number"]) for total in made.totals] == [2**70 + Decimal("0.75")]
-    sheet = openpyxl.load_workbook(tmp_path / "out/part-00001.xlsx").active
+    (sheet,) = openpyxl.load_workbook(tmp_path / "out/part-00001.xlsx").worksheets
     assert [row[1].value for row in sheet.iter_rows(min_row=2)] == [-1.5, 2.25]
 
 
