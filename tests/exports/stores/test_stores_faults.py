@@ -1,0 +1,94 @@
+"""What stays, what is refused and what is named when a store, another job or another program does what no run expects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from steadyworker.errors import ExportError, TargetExists
+from steadyworker.exports import RowExport
+from steadyworker.exports.formats import Csv
+from steadyworker.exports.manifest import Manifest, ManifestFile
+from steadyworker.exports.stores.store import Listed
+from steadyworker.exports.verifying import verify
+from tests.exports.kit import FakeServices, Payments
+from tests.exports.stores.memory import Memory
+
+pytestmark = pytest.mark.xdist_group("stores")
+
+FOLDER = "gs://bucket/out/wide"
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Memory:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return Memory(monkeypatch)
+
+
+def test_verify_writes_no_file_outside_of_its_own_folder(memory: Memory, tmp_path: Path) -> None:
+    """A key can be `out/wide//etc/passwd`, and the path after `out/wide/` is absolute then."""
+    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    outside = tmp_path / "outside.txt"
+    outside.write_text("precious")
+    memory.put(f"out/wide/{outside}", b"")
+    assert verify(FOLDER) == manifest
+    assert outside.read_text() == "precious"
+    for name in (str(outside), "../outside.txt", "a/./b", "a//b"):
+        listed = ManifestFile(name=name, rows=1, bytes=5, sha256="0" * 64)
+        evil = msgspec.structs.replace(manifest, files=(*(manifest.files or ()), listed))
+        memory.put("out/wide/_manifest.json", evil.dump())
+        memory.put(f"out/wide/{name}", b"owned")
+        with pytest.raises(ExportError, match=r"Expected names of files in the manifest .*, got "):
+            verify(FOLDER)
+    assert outside.read_text() == "precious"
+
+
+def test_verify_finds_a_file_that_the_manifest_does_not_list(memory: Memory, tmp_path: Path) -> None:
+    Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    memory.put("out/wide/more/stray.csv", b"not ours")
+    with pytest.raises(ExportError, match=r"expected no file more/stray\.csv"):
+        verify(FOLDER)
+
+
+def test_verify_names_a_key_that_is_a_file_and_a_folder(memory: Memory, tmp_path: Path) -> None:
+    Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    for key in ("out/wide/a", "out/wide/a/b"):
+        memory.put(key, b"")
+    with pytest.raises(ExportError, match=rf"Expected to copy {FOLDER} to this host, got "):
+        verify(FOLDER)
+
+
+def test_the_loser_of_two_jobs_with_other_partitions_removes_its_files(memory: Memory, tmp_path: Path) -> None:
+    """No file of the two has the same name, so only the manifest shows who has won."""
+    ends: dict[str, Manifest | TargetExists] = {}
+
+    def export(uid: str, merchant: str, *, before: Callable[[], None]) -> None:
+        services = FakeServices(tmp_path / uid, uid=uid, key=uid)
+        services.on_leave = lambda: (
+            before() if services.leaves == 2 else None
+        )  # its files are put, and its manifest is not
+        rows = RowExport([[1, merchant]], columns=["id", "merchant"])
+        try:
+            ends[uid] = rows.write(services, FOLDER, partition_by=("merchant",), format=Csv())
+        except TargetExists as error:
+            ends[uid] = error
+
+    real = memory.objects  # the second job has looked at the folder before the first one puts a file
+
+    def objects(prefix: str) -> list[Listed]:
+        return [found for found in real(prefix) if prefix != "out/wide/" or "merchant=a" not in found.key]
+
+    memory.objects = objects  # type: ignore[method-assign]
+
+    def overtake() -> None:
+        export("uid-b", "beta", before=lambda: None)
+        memory.objects = real  # type: ignore[method-assign]
+
+    export("uid-a", "alpha", before=overtake)
+    assert isinstance(ends["uid-b"], Manifest)
+    assert isinstance(ends["uid-a"], TargetExists)
+    assert memory.names() == ["out/wide/_manifest.json", "out/wide/merchant=beta/part-00001.csv"]
+    assert verify(FOLDER) == ends["uid-b"]
