@@ -6,6 +6,7 @@ fsspec's mode "xb" makes both.
 A file of fsspec ends its upload even when its `with` block or its last reference ends by an error, so `put` marks it as closed before.
 
 Another file system writes under a temporary name in the stage, and then moves the file.
+Only by SFTP, the empty folders of a stage are removed: the `rmdir` of another library, such as that for HDFS, can remove a folder that is not empty.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from steadyworker.text.redaction import redact
 
 _GCS, _AZURE = "'steadyworker[gcs]'", "'steadyworker[azure]'"
 _PACKAGES = {"gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE, "sftp": "sshfs", "ssh": "sshfs"}
+_SSH = frozenset({"sftp", "ssh"})
 _BLOCK = 8 << 20  # bytes of one request
 _UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
 
@@ -48,7 +50,7 @@ class FileSystem:
         self.address = address
         self.exact = not address.limits
         options: dict[str, Any] = {"use_listings_cache": False} if self.exact else {}
-        if address.scheme in {"sftp", "ssh"}:
+        if address.scheme in _SSH:
             # Compare the server's key with ~/.ssh/known_hosts, which sshfs does not by default.
             options["known_hosts"] = ()
         with self._errors("connect"):
@@ -112,9 +114,8 @@ class FileSystem:
         `match` is compared before the request, because fsspec has no such condition.
         Only a frozen run of the same job could come between the two.
         """
-        head = None if over or (self.exact and match is None) else self.head(key)
-        if head is not None and head.etag != match:
-            raise ConditionError("another object")
+        if not over and (match is not None or not self.exact):
+            self._compared(key, match)
         if self.exact:
             labels = {} if label is None else {_UID: label.uid, _SHA256: label.sha256}
             metadata = {name: text for name, text in labels.items() if text is not None}
@@ -124,14 +125,14 @@ class FileSystem:
         elif over:
             self._write(key, data, "wb", {})
         else:
-            self._move(key, data, label)
+            self._move(key, data, match, label)
 
     def delete(self, keys: list[str]) -> None:
-        """Delete these objects, and the folders of a stage that are empty then."""
+        """Delete these objects, and by SFTP the folders of a stage that are empty then."""
         for key in keys:
             with self._errors("delete"), suppress(FileNotFoundError):
                 self._fs.rm_file(self._path(key))
-        if not self.exact:
+        if self.address.scheme in _SSH:
             for folder in sorted({key.rpartition("/")[0] for key in keys}, reverse=True):
                 self._remove_empty(folder)
 
@@ -177,22 +178,31 @@ class FileSystem:
             except FileExistsError as error:
                 raise ConditionError("another object") from error
 
-    def _move(self, key: str, data: bytes | BinaryIO, label: Label | None) -> None:
-        """Write the bytes under a temporary name in the stage, and give them their name."""
+    def _move(self, key: str, data: bytes | BinaryIO, match: str | None, label: Label | None) -> None:
+        """Write the bytes under a temporary name in the stage, and give them their name, unless another file than that of `match` has it."""
         uid = label.uid if label is not None else "put"
         new = f"{self.address.folder}{STAGES}/{uid}/{secrets.token_hex(8)}.new"
         try:
             self._write(new, data, "wb", {})
+            head = self._compared(key, match)  # again, because the upload takes long
             with self._errors("move"):
                 self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
-                if self._fs.exists(self._path(key)):
-                    self._fs.rm_file(self._path(key))  # the object that `match` names; another one was an error before
+                if head is not None:
+                    self._fs.rm_file(self._path(key))
                 self._fs.mv(self._path(new), self._path(key))
         except BaseException:
             with suppress(Exception):
                 self.delete([new])
             raise
-        self._remove_empty(new.rpartition("/")[0])
+        if self.address.scheme in _SSH:
+            self._remove_empty(new.rpartition("/")[0])
+
+    def _compared(self, key: str, match: str | None) -> ObjectHead | None:
+        """Return the head of the object that may be replaced, or None; raise ConditionError if there is another one."""
+        head = self.head(key)
+        if head is not None and head.etag != match:
+            raise ConditionError("another object")
+        return head
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder of a stage and those above it, as long as they are empty."""

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fsspec.implementations.arrow import ArrowFSWrapper
+from pyarrow.fs import LocalFileSystem
 
 from steadyworker.errors import ExportError, TargetExists
 from steadyworker.exports import RowExport
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest, ManifestFile
+from steadyworker.exports.stores import filesystem
 from steadyworker.exports.stores.store import Listed
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices, Payments
@@ -92,3 +95,39 @@ def test_the_loser_of_two_jobs_with_other_partitions_removes_its_files(memory: M
     assert isinstance(ends["uid-a"], TargetExists)
     assert memory.names() == ["out/wide/_manifest.json", "out/wide/merchant=beta/part-00001.csv"]
     assert verify(FOLDER) == ends["uid-b"]
+
+
+class Hdfs(ArrowFSWrapper):  # type: ignore[misc]
+    """A folder of this host as the partner of a test; as for HDFS, fsspec's `rmdir` also removes what is in a folder."""
+
+    protocol = "hdfs"
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(LocalFileSystem(), skip_instance_cache=options.get("skip_instance_cache"))
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("hdfs://").partition("/")[2]
+
+    @staticmethod
+    def _get_kwargs_from_urls(url: str) -> dict[str, str]:
+        del url
+        return {}
+
+
+def test_a_job_on_hdfs_leaves_the_stage_of_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(filesystem, "_kind", lambda _: Hdfs)
+    root, write, done = f"hdfs://host{tmp_path}/out", filesystem.FileSystem._write, list[Manifest]()
+
+    def beside(self: filesystem.FileSystem, key: str, data: object, *more: object) -> None:
+        write(self, key, data, *more)  # type: ignore[arg-type]
+        if key.endswith(".new") and not isinstance(data, bytes) and "uid-1" in key:
+            services = FakeServices(tmp_path / "other", uid="uid-2", key="another")
+            done.append(Payments(8).export().write(services, f"{root}/other.csv"))
+
+    monkeypatch.setattr(filesystem.FileSystem, "_write", beside)
+    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{root}/pay.csv")
+    assert ([verify(f"{root}/pay.csv")], [verify(f"{root}/other.csv")]) == ([manifest], done)
+    left = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert sorted(left) == ["other.csv", "other.csv.manifest.json", "pay.csv", "pay.csv.manifest.json"]

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
+from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stores import filesystem
 from steadyworker.exports.stores.url import LIMITS
 from steadyworker.exports.verifying import verify
@@ -150,6 +151,25 @@ def test_a_job_whose_target_has_appeared_before_its_move_learns_whose_it_is(part
     with pytest.raises(TargetExists, match="was made by job uid-2"):
         Payments(9).export().write(FakeServices(tmp_path / "ledger", on_leave=overtake), to)
     assert verify(to).rows == 8
+
+
+def test_a_file_that_appears_during_the_upload_stays(
+    partner: Partner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, write = f"{partner.url}/pay.csv", filesystem.FileSystem._write
+    winner: list[Manifest] = []
+
+    def overtaken(self: filesystem.FileSystem, key: str, data: object, *more: object) -> None:
+        write(self, key, data, *more)  # type: ignore[arg-type]
+        if key.endswith(".new") and not isinstance(data, bytes) and "uid-1" in key:
+            services = FakeServices(tmp_path / "other", uid="uid-2", key="another")
+            winner.append(Payments(8).export().write(services, to))
+
+    monkeypatch.setattr(filesystem.FileSystem, "_write", overtaken)
+    with pytest.raises(TargetExists, match="was made by job uid-2"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
+    assert [verify(to)] == winner
+    assert [name for name in partner.names() if not name.startswith(".sw-stage")] == ["pay.csv", MANIFEST]
 
 
 def test_a_cancelled_export_leaves_nothing(partner: Partner, tmp_path: Path) -> None:
