@@ -27,6 +27,7 @@ from steadyworker.text.redaction import redact
 _GCS, _AZURE = "'steadyworker[gcs]'", "'steadyworker[azure]'"
 _PACKAGES = {"gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE, "sftp": "sshfs", "ssh": "sshfs"}
 _SSH = frozenset({"sftp", "ssh"})
+_TRIES = 10  # to make a folder that other runs remove
 _BLOCK = 8 << 20  # bytes of one request
 _UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
 
@@ -160,10 +161,8 @@ class FileSystem:
 
     def _write(self, key: str, data: bytes | BinaryIO, mode: str, options: dict[str, Any]) -> None:
         with self._errors("write"):
-            if not self.exact:
-                self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
             try:
-                out = self._fs.open(self._path(key), mode, **options)
+                out = self._open(self._path(key), mode, options)
                 try:
                     if isinstance(data, bytes):
                         out.write(data)
@@ -177,6 +176,20 @@ class FileSystem:
                     raise
             except FileExistsError as error:
                 raise ConditionError("another object") from error
+
+    def _open(self, path: str, mode: str, options: dict[str, Any]) -> Any:
+        """Open a file to write; make its folder, if the store has folders, and make it again if another run has just removed it as empty."""
+        left = _TRIES
+        while True:
+            try:
+                if not self.exact:
+                    self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+                return self._fs.open(path, mode, **options)
+            except Exception as error:  # sshfs reports a folder that vanished while it was made as a file in its place
+                vanished = isinstance(error, FileNotFoundError) or str(error).endswith("is not a directory")
+                left -= 1
+                if self.exact or not vanished or not left:
+                    raise
 
     def _move(self, key: str, data: bytes | BinaryIO, match: str | None, label: Label | None) -> None:
         """Write the bytes under a temporary name in the stage, and give them their name, unless another file than that of `match` has it."""
