@@ -59,7 +59,7 @@ Examples:
     "targets",
     multiple=True,
     metavar="URL",
-    help="Before a deploy: put, read and remove a small object in this folder of a store, and print what exports there do not promise; can be repeated.",
+    help="Before a deploy: list, put, read and remove a small object in this folder (no file) of a store, and print what exports there do not promise; can be repeated.",
 )
 @click.option(
     "--source",

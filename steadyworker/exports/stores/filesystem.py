@@ -151,6 +151,18 @@ class FileSystem:
             keys = [prefix + path.removeprefix(base).lstrip("/") for path in found if path.startswith(f"{base}/")]
             return [Listed(key, self._modified(key)) for key in keys]
 
+    def missing_folders(self) -> list[str]:
+        """Return the folders of the address that do not exist, the innermost first; none, unless the store is reached by SFTP."""
+        with self._errors("read"):
+            folders = _folders(self.address.folder.rstrip("/")) if self.address.scheme in _SSH else []
+            return [folder for folder in folders if not self._fs.exists(self._path(folder))]
+
+    def remove_folders(self, folders: list[str]) -> None:
+        """Remove these folders in their order, up to the first one that is not empty."""
+        with suppress(Exception):  # each library has its own error for a folder that is not empty
+            for folder in folders:
+                self._rmdir(self._path(folder))
+
     def uploads(self, key: str) -> list[Any]:
         """Return nothing: both stores hide an unfinished upload, and end it after a week."""
         del key
@@ -219,12 +231,7 @@ class FileSystem:
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder of a stage and those above it, as long as they are empty."""
-        while f"/{STAGES}" in f"/{folder}":
-            try:
-                self._rmdir(self._path(folder))
-            except Exception:  # noqa: BLE001 - each library has its own error for a folder that is not empty
-                return
-            folder = folder.rpartition("/")[0]
+        self.remove_folders([above for above in _folders(folder) if f"/{STAGES}" in f"/{above}"])
 
     def _rmdir(self, path: str) -> None:
         """Remove an empty folder; fsspec makes no synchronous method from `_rmdir`."""
@@ -276,6 +283,12 @@ class FileSystem:
     def _text(self, what: str, error: Exception, remedy: str) -> str:
         got = f"{type(error).__name__}: {error}"
         return f"Expected the store to {what} {self.address}, got {redact(got):.500}: {remedy}."
+
+
+def _folders(path: str) -> list[str]:
+    """Return the path of a folder and those of all folders above it, the innermost first."""
+    names = path.split("/") if path else []
+    return ["/".join(names[:count]) for count in range(len(names), 0, -1)]
 
 
 def _kind(address: StoreUrl) -> Any:

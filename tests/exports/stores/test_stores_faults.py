@@ -16,6 +16,8 @@ from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stores import filesystem
 from steadyworker.exports.stores.store import Listed
+from steadyworker.exports.stores.trial import tried
+from steadyworker.exports.stores.url import StoreUrl
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices, Payments
 from tests.exports.stores.memory import Memory
@@ -131,3 +133,19 @@ def test_a_job_on_hdfs_leaves_the_stage_of_another_job(tmp_path: Path, monkeypat
     assert ([verify(f"{root}/pay.csv")], [verify(f"{root}/other.csv")]) == ([manifest], done)
     left = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert sorted(left) == ["other.csv", "other.csv.manifest.json", "pay.csv", "pay.csv.manifest.json"]
+
+
+def test_the_trial_of_a_target_lists_and_reports_the_first_error(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(what: str) -> Callable[..., None]:
+        def refused(*_: object, **__: object) -> None:
+            raise ExportError(f"no right to {what}")
+
+        return refused
+
+    monkeypatch.setattr(memory, "delete", refuse("delete"))
+    for what in ("put", "objects"):
+        monkeypatch.setattr(memory, what, refuse(what))
+        with pytest.raises(ExportError, match=f"no right to {what}"):
+            tried(StoreUrl("gs://bucket/out/object"))
