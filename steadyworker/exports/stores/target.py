@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -44,7 +45,7 @@ class StoreTarget:
         self.name = ExportTarget.of(address.name, several=several).path.name
         self._address, self._several = address, several
         folder = _scratch_folder(address)
-        digest = ExportTarget(folder / str(address).replace("/", " "), several).digest
+        digest = hashlib.sha256(f"{address}{'/' if several else ''}".encode()).hexdigest()[:16]
         self.staged = ExportTarget(folder / f"{digest}-{self.name}", several)
         self.limits = address.limits
         self._parts: ObjectRun | None = None  # set by `publish` if the object is made from parts

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow.fs import LocalFileSystem
 
-from steadyworker.errors import ExportError, TargetExists
+from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.exports import RowExport
+from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stores import filesystem
-from steadyworker.exports.stores.store import Listed
+from steadyworker.exports.stores.store import ConditionError, Listed
 from steadyworker.exports.stores.trial import tried
 from steadyworker.exports.stores.url import StoreUrl
 from steadyworker.exports.verifying import verify
@@ -149,3 +155,108 @@ def test_the_trial_of_a_target_lists_and_reports_the_first_error(
         monkeypatch.setattr(memory, what, refuse(what))
         with pytest.raises(ExportError, match=f"no right to {what}"):
             tried(StoreUrl("gs://bucket/out/object"))
+
+
+def test_an_interrupt_waits_for_the_request_that_puts_the_manifest(memory: Memory, tmp_path: Path) -> None:
+    """As in fsspec, an error of the thread that waits does not end the request; then it would list files that the cancel has removed."""
+    real_put, real_delete = memory.put, memory.delete
+    begun, removed, main = threading.Event(), threading.Event(), threading.get_ident()
+
+    def request(key: str, *more: Any, **options: Any) -> None:
+        begun.set()
+        removed.wait(0.5)  # this is set only if the run does not wait
+        real_put(key, *more, **options)
+
+    def put(key: str, *more: Any, **options: Any) -> None:
+        if key.endswith("_manifest.json"):
+            server.submit(request, key, *more, **options).result()
+        else:
+            real_put(key, *more, **options)
+
+    def delete(keys: list[str]) -> None:
+        real_delete(keys)
+        if keys == ["out/wide/part-00003.csv"]:
+            removed.set()
+
+    def cancel() -> None:
+        assert begun.wait(30)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    def cancelled(*_: object) -> None:
+        raise Interrupt("cancelled")
+
+    memory.put, memory.delete = put, delete  # type: ignore[method-assign]
+    before = signal.signal(signal.SIGUSR1, cancelled)
+    canceller = threading.Thread(target=cancel)
+    try:
+        canceller.start()
+        with ThreadPoolExecutor(1) as server, pytest.raises(Interrupt, match="cancelled"):
+            Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    finally:
+        canceller.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert (verify(FOLDER).rows, len(memory.names())) == (9, 4)
+
+
+def test_a_condition_that_fails_without_an_object_can_be_tried_again(memory: Memory, tmp_path: Path) -> None:
+    """S3 refuses so while another request is under way (409 ConditionalRequestConflict)."""
+    real = memory.put
+
+    def conflict(key: str, *more: Any, **options: Any) -> None:
+        if key.endswith("part-00002.csv"):
+            raise ConditionError("ConditionalRequestConflict")
+        real(key, *more, **options)
+
+    memory.put = conflict  # type: ignore[method-assign]
+    with pytest.raises(
+        ExportError, match=r"Expected an object at .*part-00002\.csv, got ConditionalRequestConflict"
+    ) as caught:
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    assert not isinstance(caught.value, ExportRejected)
+    memory.put = real  # type: ignore[method-assign]
+    again = FakeServices(tmp_path / "ledger", fence=2)
+    assert Payments(9).export().write(again, FOLDER, split_rows=3, format=Csv()) == verify(FOLDER)
+
+
+def test_the_next_run_finishes_the_export_when_a_strange_manifest_is_removed(memory: Memory, tmp_path: Path) -> None:
+    real, strange = (
+        memory.put,
+        Payments(4).export().write(FakeServices(tmp_path / "4", uid="uid-2"), "gs://bucket/4.csv"),
+    )
+
+    def put(key: str, *more: Any, **options: Any) -> None:
+        real(key, *more, **options)
+        if key == "out/x.csv":
+            real("out/x.csv.manifest.json", strange.dump())
+
+    memory.put = put  # type: ignore[method-assign]
+    with pytest.raises(TargetExists, match=r"Remove it: the next run finishes the export"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), "gs://bucket/out/x.csv")
+    memory.put = real  # type: ignore[method-assign]
+    memory.delete(["out/x.csv.manifest.json"])
+    source = Payments(9)
+    manifest = source.export().write(FakeServices(tmp_path / "ledger", fence=2), "gs://bucket/out/x.csv")
+    assert (manifest, source.starts) == (verify("gs://bucket/out/x.csv"), [])
+    assert [name for name in memory.names() if name.startswith("out/")] == ["out/x.csv", "out/x.csv.manifest.json"]
+
+
+def test_two_addresses_never_share_a_stage_on_this_host(memory: Memory, tmp_path: Path) -> None:
+    real, services = memory.put, FakeServices(tmp_path / "ledger")
+
+    def put(key: str, *more: Any, **options: Any) -> None:
+        if key == "x y/k.csv":
+            raise ExportError("no network")
+        real(key, *more, **options)
+
+    memory.put = put  # type: ignore[method-assign]
+    with pytest.raises(ExportError, match="no network"):
+        Payments(9).export().write(services, "gs://bucket/x y/k.csv")
+    assert Payments(4).export().write(services, "gs://bucket/x/y/k.csv").rows == 4
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+@pytest.mark.parametrize("url", ["sftp://partner:very-secret@host/in", "gs://bucket/k?sig=very-secret"])
+def test_the_command_prints_no_secret_of_an_address(url: str, more: list[str]) -> None:
+    for arguments in (["--target", url], [url], ["--reap", url]):
+        done = CliRunner().invoke(command, [*arguments, *more])
+        assert (done.exit_code != 0, "very-secret" in done.output) == (True, False), done.output

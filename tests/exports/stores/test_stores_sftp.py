@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 from click.testing import CliRunner
-from sshfs import SSHFileSystem
+from sshfs import SSHFileSystem  # type: ignore[import-untyped]
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.exports.cli.verify import command

@@ -45,6 +45,11 @@ KEY = "out/pay.csv"
         ("gs://bucket/pay.csv?generation=1", "without a password, . and #"),
         ("sftp://user:very-secret@host/pay.csv", "Credentials come from the store's own library"),
         ("zip://pay.csv::gs://bucket/all.zip", "Expected an address such as"),
+        ("GS://bucket/pay.csv", "in small letters"),
+        ("S3://bucket/pay.csv", "in small letters"),
+        ("gs://[bucket/pay.csv", "Expected an address such as gs://bucket/folder/report.csv"),
+        ("gs://buc\nket/pay.csv", "without control characters"),
+        ("gs://bucket/out\\pay.csv", "without control characters and backslashes"),
         ("gs://bucket/" + "x" * 701, "Expected a key of at most 700 bytes"),
     ],
 )
