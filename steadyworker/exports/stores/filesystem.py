@@ -11,6 +11,7 @@ Only by SFTP, the empty folders of a stage are removed: the `rmdir` of another l
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from steadyworker.text.redaction import redact
 _GCS, _AZURE = "'steadyworker[gcs]'", "'steadyworker[azure]'"
 _PACKAGES = {"gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE, "sftp": "sshfs", "ssh": "sshfs"}
 _SSH = frozenset({"sftp", "ssh"})
+_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")  # it can have the id of an upload, or a signature
 _TRIES = 10  # to make a folder that other runs remove
 _BLOCK = 8 << 20  # bytes of one request
 _UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
@@ -142,12 +144,11 @@ class FileSystem:
         with self._errors("list"):
             base = self._path(prefix).rstrip("/")
             self._fs.invalidate_cache()
-            try:
+            if self.exact:
                 found = self._fs.find(base)
-            except FileNotFoundError:
-                if self.exact:
-                    raise  # there is no such bucket
-                found = []
+            else:
+                walked = self._fs.walk(base, on_error=_raise_unless_absent)
+                found = [f"{folder}/{name}" for folder, _, names in walked for name in names]
             keys = [prefix + path.removeprefix(base).lstrip("/") for path in found if path.startswith(f"{base}/")]
             return [Listed(key, self._modified(key)) for key in keys]
 
@@ -272,6 +273,9 @@ class FileSystem:
                 f"Expected the client library for {self.address.scheme}://, got no such module: {remedy}."
             ) from error
         except (FileNotFoundError, NotImplementedError) as error:
+            if isinstance(error, FileNotFoundError) and self._has_bucket():
+                remedy = "let the job run again, because the store has lost the upload or the object"
+                raise ExportError(self._text(what, error, remedy)) from error
             remedy = "create the bucket, or correct the address; it must be of a store that accepts files"
             raise ExportRejected(self._text(what, error, remedy)) from error
         except Exception as error:  # each library has its own errors
@@ -280,9 +284,27 @@ class FileSystem:
             remedy = "check the credentials of the store's own library, their rights, and the network"
             raise ExportError(self._text(what, error, remedy)) from error
 
+    def _has_bucket(self) -> bool:
+        """Return whether the store lists the bucket, or refuses to; False for a store without buckets."""
+        if not self.exact:
+            return False
+        try:
+            self._fs.find(self._path(self.address.folder + STAGES))
+        except FileNotFoundError:
+            return False
+        except Exception:  # noqa: BLE001 - only the bucket's absence is final
+            return True
+        return True
+
     def _text(self, what: str, error: Exception, remedy: str) -> str:
-        got = f"{type(error).__name__}: {error}"
+        got = _QUERY.sub(r"\1?…", f"{type(error).__name__}: {error}")
         return f"Expected the store to {what} {self.address}, got {redact(got):.500}: {remedy}."
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    """Raise the error of a folder's list, which fsspec omits by default; a folder that does not exist has no files."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _folders(path: str) -> list[str]:

@@ -260,3 +260,19 @@ def test_the_command_prints_no_secret_of_an_address(url: str, more: list[str]) -
     for arguments in (["--target", url], [url], ["--reap", url]):
         done = CliRunner().invoke(command, [*arguments, *more])
         assert (done.exit_code != 0, "very-secret" in done.output) == (True, False), done.output
+
+
+def test_a_list_that_fails_is_not_an_empty_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an empty list, a run would not know its own file, and remove nothing."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(filesystem, "_kind", lambda _: Hdfs)
+    to = f"hdfs://host{tmp_path}/out/pay.csv"
+    with monkeypatch.context() as broken:
+
+        def reset(*_: object, **__: object) -> None:
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+        broken.setattr(Hdfs, "ls", reset)
+        with pytest.raises(ExportError, match=r"Expected the store to list .*Connection reset by peer"):
+            Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
+    assert Payments(9).export().write(FakeServices(tmp_path / "ledger", fence=2), to) == verify(to)
