@@ -216,5 +216,5 @@ def _verified(file: str, source: Sequence[Sequence[Any]] | None, *, as_json: boo
 def _summary(manifest: Manifest) -> str:
     job = f"job {printable(manifest.key)}, run {manifest.fence}"
     files = "" if manifest.files is None else f"{count_text(len(manifest.files), 'file')}, "
-    limits = "".join(f" Not promised by its store: {limit}" for limit in manifest.limits)
+    limits = "".join(f" Limit of its store: {limit}" for limit in manifest.limits)
     return f"{files}{count_text(manifest.rows, 'row')}, {count_text(manifest.bytes, 'byte')}, sha256 {manifest.sha256[:12]}…, {job}{limits and f'.{limits}'}"

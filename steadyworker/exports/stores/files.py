@@ -1,4 +1,4 @@
-"""The files of a run on this host, which are made first, and then put into a store one by one."""
+"""The files of a run on this host, which are made first, and then put into a store, several at a time."""
 
 from __future__ import annotations
 

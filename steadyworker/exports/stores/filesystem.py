@@ -36,7 +36,7 @@ _UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
 
 class FileSystem:
     """
-    A file system of fsspec, as a `ObjectStore`.
+    A file system of fsspec, as an `ObjectStore`.
 
     Attributes:
         address: The address.

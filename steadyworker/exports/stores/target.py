@@ -52,7 +52,7 @@ class StoreTarget:
 
     @property
     def resumable(self) -> bool:
-        """True if a run makes its file on this host first, because no request reads the parts of an upload."""
+        """True if a run makes its file on this host first, so that the next run here continues it; no request reads the parts of an upload to S3."""
         return not isinstance(self._address, S3)
 
     def publish(self, services: Services, write: Callable[[StagingDir], Manifest], *, if_exists: str) -> Manifest:
