@@ -108,8 +108,6 @@ def test_the_loser_of_two_jobs_with_other_partitions_removes_its_files(memory: M
 class Hdfs(ArrowFSWrapper):  # type: ignore[misc]
     """A folder of this host as the partner of a test; as for HDFS, fsspec's `rmdir` also removes what is in a folder."""
 
-    protocol = "hdfs"
-
     def __init__(self, **options: object) -> None:
         super().__init__(LocalFileSystem(), skip_instance_cache=options.get("skip_instance_cache"))
 
@@ -118,8 +116,8 @@ class Hdfs(ArrowFSWrapper):  # type: ignore[misc]
         return "/" + path.removeprefix("hdfs://").partition("/")[2]
 
     @staticmethod
-    def _get_kwargs_from_urls(url: str) -> dict[str, str]:
-        del url
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        del path
         return {}
 
 
