@@ -59,7 +59,7 @@ Examples:
     "targets",
     multiple=True,
     metavar="URL",
-    help="Before a deploy: put, read and remove a small object in this folder of a store, and print what exports there do not promise; can be repeated.",
+    help="Before a deploy: list, put, read and remove a small object in this folder (no file) of a store, and print what exports there do not promise; can be repeated.",
 )
 @click.option(
     "--source",
@@ -104,7 +104,7 @@ def command(
             for folder in folders:
                 removed = _reap(folder, ledger.ended)
                 click.echo(
-                    f"{printable(folder)}: removed the staging folders of {count_text(len(removed), 'job')}.",
+                    f"{printable(redact(folder))}: removed the staging folders of {count_text(len(removed), 'job')}.",
                     err=True,
                 )
     rows = _source_rows(source, query) if source is not None and query is not None else None
@@ -169,7 +169,7 @@ def _reap(folder: str, ended: Callable[[Sequence[str]], Iterable[str]]) -> Seque
     except ExportError as error:
         raise click.UsageError(str(error)) from error
     if not Path(folder).is_dir():
-        raise click.UsageError(f"Expected a folder for --reap, got {folder!r}: correct it.")
+        raise click.UsageError(f"Expected a folder for --reap, got {redact(folder)!r}: correct it.")
     return reap(Path(folder), ended)
 
 
@@ -179,20 +179,20 @@ def _tried(target: str, *, as_json: bool) -> bool:
         address = store_address(f"{target.rstrip('/')}/object")
         if address is None:
             raise click.UsageError(
-                f"Expected an address such as gs://bucket/folder for --target, got {target!r}: correct it."
+                f"Expected an address such as gs://bucket/folder for --target, got {redact(target)!r}: correct it."
             )
         limits = tried(address)
     except ExportError as error:
         if as_json:
-            json_line({"target": target, "ok": False, "error": str(error)})
+            json_line({"target": redact(target), "ok": False, "error": str(error)})
         else:
-            click.echo(f"{click.style('failed', fg='red')}  {printable(target)}: {printable(str(error))}")
+            click.echo(f"{click.style('failed', fg='red')}  {printable(redact(target))}: {printable(str(error))}")
         return False
     if as_json:
-        json_line({"target": target, "ok": True, "limits": limits})
+        json_line({"target": redact(target), "ok": True, "limits": limits})
     else:
         click.echo(
-            f"{click.style('ok', fg='green')}  {printable(target)}: {' '.join(limits) or 'one whole object or none; of two jobs, the first wins'}"
+            f"{click.style('ok', fg='green')}  {printable(redact(target))}: {' '.join(limits) or 'one whole object or none; of two jobs, the first wins'}"
         )
     return True
 
@@ -202,19 +202,19 @@ def _verified(file: str, source: Sequence[Sequence[Any]] | None, *, as_json: boo
         manifest = verify(file, source=source)
     except ExportError as error:
         if as_json:
-            json_line({"file": file, "ok": False, "error": str(error)})
+            json_line({"file": redact(file), "ok": False, "error": str(error)})
         else:
-            click.echo(f"{click.style('failed', fg='red')}  {printable(file)}: {printable(str(error))}")
+            click.echo(f"{click.style('failed', fg='red')}  {printable(redact(file))}: {printable(str(error))}")
         return False
     if as_json:
-        json_line({"file": file, "ok": True, **msgspec.to_builtins(manifest)})
+        json_line({"file": redact(file), "ok": True, **msgspec.to_builtins(manifest)})
     else:
-        click.echo(f"{click.style('ok', fg='green')}  {printable(file)}: {_summary(manifest)}")
+        click.echo(f"{click.style('ok', fg='green')}  {printable(redact(file))}: {_summary(manifest)}")
     return True
 
 
 def _summary(manifest: Manifest) -> str:
     job = f"job {printable(manifest.key)}, run {manifest.fence}"
     files = "" if manifest.files is None else f"{count_text(len(manifest.files), 'file')}, "
-    limits = "".join(f" Not promised by its store: {limit}" for limit in manifest.limits)
+    limits = "".join(f" Limit of its store: {limit}" for limit in manifest.limits)
     return f"{files}{count_text(manifest.rows, 'row')}, {count_text(manifest.bytes, 'byte')}, sha256 {manifest.sha256[:12]}…, {job}{limits and f'.{limits}'}"

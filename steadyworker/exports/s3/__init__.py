@@ -16,7 +16,7 @@ Exports into a bucket of S3: one object from the parts of an upload, which appea
     remove the stage                                  returns the manifest
 
 - Until Complete, readers see nothing: the parts of an upload are no object.
-- The first request of a run is for the object; the object's metadata has the uid of the job that made it.
+- The first request of a run lists the stages in the folder; the object's metadata has the uid of the job that made it.
 - `If-None-Match` lets only the first of two jobs complete; the second finds the object's uid, and raises TargetExists.
 - The stage is in the bucket, so the next run can be on another host.
 - A part is left out if the bucket lists it with the same size and SHA-256, or without a SHA-256 with the same MD5.

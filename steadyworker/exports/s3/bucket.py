@@ -78,7 +78,7 @@ class PartsDifferError(Exception):
 
 class Bucket:
     """
-    The bucket of an address, as a `ObjectStore`.
+    The bucket of an address, as an `ObjectStore`.
 
     Attributes:
         address: The address.

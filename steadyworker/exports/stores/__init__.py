@@ -16,13 +16,14 @@ All other stores are reached by fsspec; the file is made on this host first, and
     put OBJECT.manifest.json                          removes the stage, returns the manifest
     remove the stage                                  returns the manifest
 
-- The first request of a run is for the object; the object's label (metadata) has the uid of the job, and the SHA-256 of the bytes.
-- Each run has its own record, so a run that was frozen changes nothing of a later one.
+- The first request of a run lists the stages in the folder; the object's label (metadata) has the uid of the job, and the SHA-256 of the bytes.
+- Each run has its own record, so a run that was frozen changes no record of a later one.
+  Into a folder, it can still put files that the later run's manifest does not list; `steadyworker verify` reports them.
   The manifest of an object is that of the run whose SHA-256 is on the label.
 - The second of two jobs finds the object's uid, and raises TargetExists.
 
 Several files are made on this host first, too, in each store, because many of them are open at a time.
-Then they are put one by one, and their manifest last.
+Then up to four of them are put at a time, and their manifest last.
 A reader who begins with `_manifest.json` sees all files or none.
 
 The promises of each store:

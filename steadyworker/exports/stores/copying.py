@@ -41,15 +41,35 @@ def _copy_folder(store: ObjectStore, address: StoreAddress, local: Path) -> None
         raise ExportError(
             f"Expected a manifest at {address}{SUFFIX} or {address}/{INSIDE}, got none: check that job.export made this object."
         )
-    local.mkdir()
-    (local / INSIDE).write_bytes(data)
-    sizes = {file.name: file.bytes for file in Manifest.parse(data, f"{address}/{INSIDE}").files or ()}
-    for each in store.objects(f"{address.key}/"):
-        name = each.key.removeprefix(f"{address.key}/")
-        if name != INSIDE and ".." not in name.split("/"):
+    listed = Manifest.parse(data, f"{address}/{INSIDE}").files or ()
+    wrong = [file.name for file in listed if not _is_inside(file.name)]
+    if wrong:
+        raise ExportError(
+            f"Expected names of files in the manifest {address}/{INSIDE}, got {wrong[0]!r:.200}: export the folder again."
+        )
+    sizes = {file.name: file.bytes for file in listed}
+    try:
+        local.mkdir()
+        (local / INSIDE).write_bytes(data)
+        for each in store.objects(f"{address.key}/"):
+            name = each.key.removeprefix(f"{address.key}/")
+            if name == INSIDE or not _is_inside(name):
+                continue
             path = local / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            _copy(store, each.key, path, sizes.get(name, 0))
+            if name in sizes:
+                _copy(store, each.key, path, sizes[name])
+            else:
+                path.touch()  # `verify` reports its name
+    except OSError as error:
+        raise ExportError(
+            f"Expected to copy {address} to this host, got {error.strerror!r}: remove a key that is a file and a folder, or free disk space."
+        ) from error
+
+
+def _is_inside(name: str) -> bool:
+    """Return whether this name, after the path of a folder, is the path of a file in the folder."""
+    return not {"", ".", ".."} & {*name.split("/")} and "\0" not in name
 
 
 def _copy(store: ObjectStore, key: str, path: Path, expected: int) -> None:

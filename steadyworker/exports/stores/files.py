@@ -1,4 +1,4 @@
-"""The files of a run on this host, which are made first, and then put into a store one by one."""
+"""The files of a run on this host, which are made first, and then put into a store, several at a time."""
 
 from __future__ import annotations
 
@@ -101,3 +101,13 @@ def put_files(
     finally:
         stopped.set()
         pool.shutdown(cancel_futures=True)
+
+
+def call_to_end(request: Callable[[], None]) -> None:
+    """
+    Make a request on a thread, and wait for its end, also if an Interrupt comes meanwhile.
+
+    An Interrupt in the thread that calls fsspec ends only the wait: the request would still change the store, after the run has tidied up.
+    """
+    with ThreadPoolExecutor(1, "store") as pool:
+        pool.submit(request).result()

@@ -6,10 +6,12 @@ fsspec's mode "xb" makes both.
 A file of fsspec ends its upload even when its `with` block or its last reference ends by an error, so `put` marks it as closed before.
 
 Another file system writes under a temporary name in the stage, and then moves the file.
+Only by SFTP, the empty folders of a stage are removed: the `rmdir` of another library, such as that for HDFS, can remove a folder that is not empty.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,13 +27,16 @@ from steadyworker.text.redaction import redact
 
 _GCS, _AZURE = "'steadyworker[gcs]'", "'steadyworker[azure]'"
 _PACKAGES = {"gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE, "sftp": "sshfs", "ssh": "sshfs"}
+_SSH = frozenset({"sftp", "ssh"})
+_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")  # it can have the id of an upload, or a signature
+_TRIES = 10  # to make a folder that other runs remove
 _BLOCK = 8 << 20  # bytes of one request
 _UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
 
 
 class FileSystem:
     """
-    A file system of fsspec, as a `ObjectStore`.
+    A file system of fsspec, as an `ObjectStore`.
 
     Attributes:
         address: The address.
@@ -48,7 +53,7 @@ class FileSystem:
         self.address = address
         self.exact = not address.limits
         options: dict[str, Any] = {"use_listings_cache": False} if self.exact else {}
-        if address.scheme in {"sftp", "ssh"}:
+        if address.scheme in _SSH:
             # Compare the server's key with ~/.ssh/known_hosts, which sshfs does not by default.
             options["known_hosts"] = ()
         with self._errors("connect"):
@@ -112,9 +117,8 @@ class FileSystem:
         `match` is compared before the request, because fsspec has no such condition.
         Only a frozen run of the same job could come between the two.
         """
-        head = None if over or (self.exact and match is None) else self.head(key)
-        if head is not None and head.etag != match:
-            raise ConditionError("another object")
+        if not over and (match is not None or not self.exact):
+            self._compared(key, match)
         if self.exact:
             labels = {} if label is None else {_UID: label.uid, _SHA256: label.sha256}
             metadata = {name: text for name, text in labels.items() if text is not None}
@@ -124,14 +128,14 @@ class FileSystem:
         elif over:
             self._write(key, data, "wb", {})
         else:
-            self._move(key, data, label)
+            self._move(key, data, match, label)
 
     def delete(self, keys: list[str]) -> None:
-        """Delete these objects, and the folders of a stage that are empty then."""
+        """Delete these objects, and by SFTP the folders of a stage that are empty then."""
         for key in keys:
             with self._errors("delete"), suppress(FileNotFoundError):
                 self._fs.rm_file(self._path(key))
-        if not self.exact:
+        if self.address.scheme in _SSH:
             for folder in sorted({key.rpartition("/")[0] for key in keys}, reverse=True):
                 self._remove_empty(folder)
 
@@ -140,14 +144,25 @@ class FileSystem:
         with self._errors("list"):
             base = self._path(prefix).rstrip("/")
             self._fs.invalidate_cache()
-            try:
+            if self.exact:
                 found = self._fs.find(base)
-            except FileNotFoundError:
-                if self.exact:
-                    raise  # there is no such bucket
-                found = []
+            else:
+                walked = self._fs.walk(base, on_error=_raise_unless_absent)
+                found = [f"{folder}/{name}" for folder, _, names in walked for name in names]
             keys = [prefix + path.removeprefix(base).lstrip("/") for path in found if path.startswith(f"{base}/")]
             return [Listed(key, self._modified(key)) for key in keys]
+
+    def missing_folders(self) -> list[str]:
+        """Return the folders of the address that do not exist, the innermost first; none, unless the store is reached by SFTP."""
+        with self._errors("read"):
+            folders = _folders(self.address.folder.rstrip("/")) if self.address.scheme in _SSH else []
+            return [folder for folder in folders if not self._fs.exists(self._path(folder))]
+
+    def remove_folders(self, folders: list[str]) -> None:
+        """Remove these folders in their order, up to the first one that is not empty."""
+        with suppress(Exception):  # each library has its own error for a folder that is not empty
+            for folder in folders:
+                self._rmdir(self._path(folder))
 
     def uploads(self, key: str) -> list[Any]:
         """Return nothing: both stores hide an unfinished upload, and end it after a week."""
@@ -159,10 +174,8 @@ class FileSystem:
 
     def _write(self, key: str, data: bytes | BinaryIO, mode: str, options: dict[str, Any]) -> None:
         with self._errors("write"):
-            if not self.exact:
-                self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
             try:
-                out = self._fs.open(self._path(key), mode, **options)
+                out = self._open(self._path(key), mode, options)
                 try:
                     if isinstance(data, bytes):
                         out.write(data)
@@ -177,31 +190,49 @@ class FileSystem:
             except FileExistsError as error:
                 raise ConditionError("another object") from error
 
-    def _move(self, key: str, data: bytes | BinaryIO, label: Label | None) -> None:
-        """Write the bytes under a temporary name in the stage, and give them their name."""
+    def _open(self, path: str, mode: str, options: dict[str, Any]) -> Any:
+        """Open a file to write; make its folder, if the store has folders, and make it again if another run has just removed it as empty."""
+        left = _TRIES
+        while True:
+            try:
+                if not self.exact:
+                    self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+                return self._fs.open(path, mode, **options)
+            except Exception as error:  # sshfs reports a folder that vanished while it was made as a file in its place
+                vanished = isinstance(error, FileNotFoundError) or str(error).endswith("is not a directory")
+                left -= 1
+                if self.exact or not vanished or not left:
+                    raise
+
+    def _move(self, key: str, data: bytes | BinaryIO, match: str | None, label: Label | None) -> None:
+        """Write the bytes under a temporary name in the stage, and give them their name, unless another file than that of `match` has it."""
         uid = label.uid if label is not None else "put"
         new = f"{self.address.folder}{STAGES}/{uid}/{secrets.token_hex(8)}.new"
         try:
             self._write(new, data, "wb", {})
+            head = self._compared(key, match)  # again, because the upload takes long
             with self._errors("move"):
                 self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
-                if self._fs.exists(self._path(key)):
-                    self._fs.rm_file(self._path(key))  # the object that `match` names; another one was an error before
+                if head is not None:
+                    self._fs.rm_file(self._path(key))
                 self._fs.mv(self._path(new), self._path(key))
         except BaseException:
             with suppress(Exception):
                 self.delete([new])
             raise
-        self._remove_empty(new.rpartition("/")[0])
+        if self.address.scheme in _SSH:
+            self._remove_empty(new.rpartition("/")[0])
+
+    def _compared(self, key: str, match: str | None) -> ObjectHead | None:
+        """Return the head of the object that may be replaced, or None; raise ConditionError if there is another one."""
+        head = self.head(key)
+        if head is not None and head.etag != match:
+            raise ConditionError("another object")
+        return head
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder of a stage and those above it, as long as they are empty."""
-        while f"/{STAGES}" in f"/{folder}":
-            try:
-                self._rmdir(self._path(folder))
-            except Exception:  # noqa: BLE001 - each library has its own error for a folder that is not empty
-                return
-            folder = folder.rpartition("/")[0]
+        self.remove_folders([above for above in _folders(folder) if f"/{STAGES}" in f"/{above}"])
 
     def _rmdir(self, path: str) -> None:
         """Remove an empty folder; fsspec makes no synchronous method from `_rmdir`."""
@@ -242,6 +273,9 @@ class FileSystem:
                 f"Expected the client library for {self.address.scheme}://, got no such module: {remedy}."
             ) from error
         except (FileNotFoundError, NotImplementedError) as error:
+            if isinstance(error, FileNotFoundError) and self._has_bucket():
+                remedy = "let the job run again, because the store has lost the upload or the object"
+                raise ExportError(self._text(what, error, remedy)) from error
             remedy = "create the bucket, or correct the address; it must be of a store that accepts files"
             raise ExportRejected(self._text(what, error, remedy)) from error
         except Exception as error:  # each library has its own errors
@@ -250,9 +284,33 @@ class FileSystem:
             remedy = "check the credentials of the store's own library, their rights, and the network"
             raise ExportError(self._text(what, error, remedy)) from error
 
+    def _has_bucket(self) -> bool:
+        """Return whether the store lists the bucket, or refuses to; False for a store without buckets."""
+        if not self.exact:
+            return False
+        try:
+            self._fs.find(self._path(self.address.folder + STAGES))
+        except FileNotFoundError:
+            return False
+        except Exception:  # noqa: BLE001 - only the bucket's absence is final
+            return True
+        return True
+
     def _text(self, what: str, error: Exception, remedy: str) -> str:
-        got = f"{type(error).__name__}: {error}"
+        got = _QUERY.sub(r"\1?…", f"{type(error).__name__}: {error}")
         return f"Expected the store to {what} {self.address}, got {redact(got):.500}: {remedy}."
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    """Raise the error of a folder's list, which fsspec omits by default; a folder that does not exist has no files."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _folders(path: str) -> list[str]:
+    """Return the path of a folder and those of all folders above it, the innermost first."""
+    names = path.split("/") if path else []
+    return ["/".join(names[:count]) for count in range(len(names), 0, -1)]
 
 
 def _kind(address: StoreUrl) -> Any:

@@ -82,10 +82,14 @@ class FolderRun(StoreRun):
         try:
             with StoppableFile(stage.data / file.name, stopped) as data:
                 self.store.put(key, data, over=False, label=label)
-        except ConditionError:
+        except ConditionError as error:
             head = self.store.head(key)
-            if head is None or head.label.uid != self.services.uid:
-                raise self.exists(key, head.label.uid if head else None, None) from None
+            if head is None:
+                raise ExportError(
+                    f"Expected an object at {self.address.at(key)}, got {error} and no object: the next run puts it."
+                ) from error
+            if head.label.uid != self.services.uid:
+                raise self.exists(key, head.label.uid, None) from None
             if (head.label.sha256, head.size) == (file.sha256, file.bytes):
                 return
             self.services.may_commit()
@@ -93,7 +97,7 @@ class FolderRun(StoreRun):
             try:
                 with StoppableFile(stage.data / file.name, stopped) as data:
                     self.store.put(key, data, over=False, match=head.etag, label=label)
-            except ConditionError as error:
+            except ConditionError as changed:
                 raise ExportError(
-                    f"Expected {self.address.at(key)} to stay, got {error}: another run of this job has changed it."
-                ) from error
+                    f"Expected {self.address.at(key)} to stay, got {changed}: another run of this job has changed it."
+                ) from changed

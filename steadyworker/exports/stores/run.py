@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.export import Services
 from steadyworker.exports.commit import committed, job_text, same_key
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
+from steadyworker.exports.stores.files import call_to_end
 from steadyworker.exports.stores.stage import StoreStage, reap_store, recorded
 from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectStore
 
@@ -91,7 +93,7 @@ class StoreRun(ABC):
         """
         data, label = manifest.dump(), Label(self.services.uid)
         with suppress(ConditionError):
-            self.store.put(self.manifest_key, data, over=False, label=label)
+            call_to_end(partial(self.store.put, self.manifest_key, data, over=False, label=label))
             return manifest
         head = self.store.head(self.manifest_key)  # before the read, so that a manifest put after the read stays
         found = self.manifest()
@@ -103,7 +105,8 @@ class StoreRun(ABC):
         elif found is not None and found.fence >= manifest.fence:
             return found
         try:
-            self.store.put(self.manifest_key, data, over=False, match=head.etag if head else None, label=label)
+            match = head.etag if head else None
+            call_to_end(partial(self.store.put, self.manifest_key, data, over=False, match=match, label=label))
         except (AbsentError, ConditionError) as error:
             raise ExportError(
                 f"Expected {self.manifest_url} to stay, got {error}: another run has changed it. The next run finishes the export."

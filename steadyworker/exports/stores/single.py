@@ -26,7 +26,16 @@ class SingleRun(StoreRun):
         if isinstance(error, Interrupt) and error.reason == "cancelled":
             with suppress(TargetExists):
                 self.finished()  # an interrupt can come between the object and the manifest
+        elif isinstance(error, TargetExists) and self._is_own():
+            return  # the next run finishes the export, when the strange manifest is removed
         super().left(error)
+
+    def _is_own(self) -> bool:
+        """Return whether this job has made the object at the address; without labels, its size and SHA-256 show it."""
+        head = self.store.head(self.address.key)
+        if head is None or self.store.exact:
+            return head is not None and head.label.uid == self.services.uid
+        return self.staged_manifest(head) is not None
 
     def finished(self) -> Manifest | None:
         """

@@ -188,9 +188,11 @@ def reap_address(address: StoreAddress, settled: Callable[[Sequence[str]], Itera
 
 
 def withdraw(store: ObjectStore, folder: str, uid: str) -> None:
-    """Remove the objects that a job has put into a folder, if the job has put no manifest after them."""
-    if store.read(f"{folder}/{INSIDE}") is not None:
-        return
+    """Remove the objects that a job has put into a folder, if the job has put no manifest after them; another job's manifest keeps none of them."""
+    data = store.read(f"{folder}/{INSIDE}")
+    with suppress(ExportError):  # the file of another program
+        if data is not None and Manifest.parse(data, INSIDE).uid == uid:
+            return
     for each in store.objects(f"{folder}/"):
         head = store.head(each.key)
         if head is not None and head.label.uid == uid:

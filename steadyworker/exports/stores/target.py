@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -44,14 +45,14 @@ class StoreTarget:
         self.name = ExportTarget.of(address.name, several=several).path.name
         self._address, self._several = address, several
         folder = _scratch_folder(address)
-        digest = ExportTarget(folder / str(address).replace("/", " "), several).digest
+        digest = hashlib.sha256(f"{address}{'/' if several else ''}".encode()).hexdigest()[:16]
         self.staged = ExportTarget(folder / f"{digest}-{self.name}", several)
         self.limits = address.limits
         self._parts: ObjectRun | None = None  # set by `publish` if the object is made from parts
 
     @property
     def resumable(self) -> bool:
-        """True if a run makes its file on this host first, because no request reads the parts of an upload."""
+        """True if a run makes its file on this host first, so that the next run here continues it; no request reads the parts of an upload to S3."""
         return not isinstance(self._address, S3)
 
     def publish(self, services: Services, write: Callable[[StagingDir], Manifest], *, if_exists: str) -> Manifest:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import closing
+from contextlib import closing, suppress
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.stage import STAGES
+from steadyworker.exports.stores.filesystem import FileSystem
 from steadyworker.exports.stores.opening import open_store
-from steadyworker.exports.stores.store import ConditionError, Label, StoreAddress
+from steadyworker.exports.stores.store import ConditionError, Label, ObjectStore, StoreAddress
 
 
 def tried(address: StoreAddress) -> tuple[str, ...]:
     """
-    Put an object in a stage of this folder, read and remove it, and return what the store does not promise.
+    List, put an object in a stage of this folder, read and remove it, and return what the store does not promise.
+
+    By SFTP, the folders that were not there before are removed, too.
 
     Args:
         address: An object in the folder, which need not exist.
@@ -24,22 +27,39 @@ def tried(address: StoreAddress) -> tuple[str, ...]:
     uid = f"try-{secrets.token_hex(4)}"
     key = f"{address.folder}{STAGES}/{uid}/object"
     with closing(open_store(address)) as store:
+        missing = store.missing_folders() if isinstance(store, FileSystem) else []
         try:
-            store.put(key, b"first", over=False, label=Label(uid))
-            try:
-                store.put(key, b"second", over=False, label=Label(uid))
-            except ConditionError:
-                pass
-            else:
-                raise ExportError(
-                    f"Expected the store of {address} to refuse a second object of one key, got none refused: use a server that "
-                    "has conditional requests (S3: If-None-Match)."
-                )
-            head = store.head(key)
-            if head is None or store.read(key) != b"first" or (store.exact and head.label.uid != uid):
-                raise ExportError(
-                    f"Expected the store of {address} to return the object and the metadata that were put, got others: use another store."
-                )
-        finally:
-            store.delete([key])
+            _try(store, key, Label(uid))
+        except BaseException:
+            with suppress(ExportError):  # the first error shows more
+                _tidy(store, key, missing)
+            raise
+        _tidy(store, key, missing)
         return address.limits
+
+
+def _try(store: ObjectStore, key: str, label: Label) -> None:
+    """Make the requests of an export: list, put, put again, read."""
+    store.objects(f"{store.address.folder}{STAGES}/")
+    store.put(key, b"first", over=False, label=label)
+    try:
+        store.put(key, b"second", over=False, label=label)
+    except ConditionError:
+        pass
+    else:
+        raise ExportError(
+            f"Expected the store of {store.address} to refuse a second object of one key, got none refused: use a server that "
+            "has conditional requests (S3: If-None-Match)."
+        )
+    head = store.head(key)
+    if head is None or store.read(key) != b"first" or (store.exact and head.label != label):
+        raise ExportError(
+            f"Expected the store of {store.address} to return the object and the metadata that were put, got others: use another store."
+        )
+
+
+def _tidy(store: ObjectStore, key: str, missing: list[str]) -> None:
+    """Remove the object, and the folders that the trial has made."""
+    store.delete([key])
+    if isinstance(store, FileSystem):
+        store.remove_folders(missing)

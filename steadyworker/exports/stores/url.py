@@ -26,7 +26,7 @@ _REFUSED = {
     "s3n": "write it as s3://, which SteadyWorker publishes by its own requests",
 }
 _KEY_BYTES = 700  # Google Cloud allows 1,024; the stage and the manifest have longer keys
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,14 @@ class StoreUrl:
             raise ExportRejected(
                 f"Expected another address than {redact(self.url)!r} to export to: {_REFUSED[self.scheme]}."
             )
-        where = urlsplit(self.url)
+        if not self.url.startswith(f"{self.scheme}://"):
+            raise ExportRejected(
+                f"Expected the scheme in small letters, got {redact(self.url)!r}: write {self.scheme}://."
+            )
+        try:
+            where = urlsplit(self.url)
+        except ValueError:  # `gs://[x/y`
+            where = urlsplit("")
         names = self.key.split("/")
         if (
             where.password is not None
@@ -67,9 +74,9 @@ class StoreUrl:
                 f"Expected an address such as gs://bucket/folder/report.csv, without a password, ? and #, got {redact(self.url)!r}: "
                 "correct it. Credentials come from the store's own library, and never from an address."
             )
-        if _CONTROL.search(self.key) or len(self.key.encode(errors="replace")) > _KEY_BYTES:
+        if _CONTROL.search(self.url) or len(self.key.encode(errors="replace")) > _KEY_BYTES:
             raise ExportRejected(
-                f"Expected a key of at most {_KEY_BYTES} bytes without control characters, got {self.key!r:.200}: rename it."
+                f"Expected a key of at most {_KEY_BYTES} bytes without control characters and backslashes, got {redact(self.url)!r:.200}: rename it."
             )
 
     @property

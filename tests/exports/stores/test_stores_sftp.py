@@ -13,10 +13,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 from click.testing import CliRunner
+from sshfs import SSHFileSystem  # type: ignore[import-untyped]
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
+from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stores import filesystem
 from steadyworker.exports.stores.url import LIMITS
 from steadyworker.exports.verifying import verify
@@ -152,6 +154,43 @@ def test_a_job_whose_target_has_appeared_before_its_move_learns_whose_it_is(part
     assert verify(to).rows == 8
 
 
+def test_a_file_that_appears_during_the_upload_stays(
+    partner: Partner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, write = f"{partner.url}/pay.csv", filesystem.FileSystem._write
+    winner: list[Manifest] = []
+
+    def overtaken(self: filesystem.FileSystem, key: str, data: object, *more: object) -> None:
+        write(self, key, data, *more)  # type: ignore[arg-type]
+        if key.endswith(".new") and not isinstance(data, bytes) and "uid-1" in key:
+            services = FakeServices(tmp_path / "other", uid="uid-2", key="another")
+            winner.append(Payments(8).export().write(services, to))
+
+    monkeypatch.setattr(filesystem.FileSystem, "_write", overtaken)
+    with pytest.raises(TargetExists, match="was made by job uid-2"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
+    assert [verify(to)] == winner
+    assert [name for name in partner.names() if not name.startswith(".sw-stage")] == ["pay.csv", MANIFEST]
+
+
+def test_a_folder_of_the_stage_that_another_job_removes_as_empty_is_made_again(
+    partner: Partner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, make, removed = f"{partner.url}/pay.csv", SSHFileSystem.makedirs, list[str]()
+
+    def vanishes(self: SSHFileSystem, path: str, exist_ok: bool = False) -> None:
+        make(self, path, exist_ok=exist_ok)
+        if ".sw-stage" in path and not removed:
+            removed.append(path)
+            (partner.folder / path.lstrip("/")).rmdir()
+
+    monkeypatch.setattr(SSHFileSystem, "makedirs", vanishes)
+    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
+    assert len(removed) == 1
+    assert verify(to) == manifest
+    assert partner.names() == ["pay.csv", MANIFEST]
+
+
 def test_a_cancelled_export_leaves_nothing(partner: Partner, tmp_path: Path) -> None:
     def cancel() -> None:
         raise Interrupt("cancelled")
@@ -176,7 +215,16 @@ def test_an_unknown_server_is_refused(partner: Partner, tmp_path: Path) -> None:
         Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{partner.url}/pay.csv")
 
 
+def test_the_trial_of_a_target_leaves_no_folder_that_it_made(partner: Partner, tmp_path: Path) -> None:
+    (partner.folder / "there").mkdir()
+    for folder in ("in/march.csv", "there"):
+        done = CliRunner().invoke(command, ["--target", f"{partner.url}/{folder}"])
+        assert done.exit_code == 0, done.output
+    assert partner.names() == ["there"]
+    assert Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{partner.url}/in/march.csv").rows == 9
+
+
 def test_the_command_reports_before_a_deploy_what_is_not_promised(partner: Partner) -> None:
     done = CliRunner().invoke(command, ["--target", f"{partner.url}/out", "--json"])
     assert (done.exit_code, json.loads(done.output).get("limits")) == (0, [*LIMITS]), done.output
-    assert [name for name in partner.names() if not name.endswith("out")] == []
+    assert partner.names() == []

@@ -25,6 +25,7 @@ from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing import run_one
 from tests.exports.kit import FakeServices, Payments
+from tests.exports.s3.store import Request, wide
 from tests.exports.stores.place import Place
 
 pytestmark = pytest.mark.xdist_group("stores")
@@ -45,6 +46,11 @@ KEY = "out/pay.csv"
         ("gs://bucket/pay.csv?generation=1", "without a password, . and #"),
         ("sftp://user:very-secret@host/pay.csv", "Credentials come from the store's own library"),
         ("zip://pay.csv::gs://bucket/all.zip", "Expected an address such as"),
+        ("GS://bucket/pay.csv", "in small letters"),
+        ("S3://bucket/pay.csv", "in small letters"),
+        ("gs://[bucket/pay.csv", "Expected an address such as gs://bucket/folder/report.csv"),
+        ("gs://buc\nket/pay.csv", "without control characters"),
+        ("gs://bucket/out\\pay.csv", "without control characters and backslashes"),
         ("gs://bucket/" + "x" * 701, "Expected a key of at most 700 bytes"),
     ],
 )
@@ -71,6 +77,25 @@ def test_a_bucket_that_does_not_exist_is_final(place: Place, tmp_path: Path) -> 
     with pytest.raises(ExportRejected, match=r"create the (bucket|container), or correct"):
         source.export().write(FakeServices(tmp_path / "ledger"), to)
     assert source.starts == []
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")  # of gcsfs, by aiohttp
+def test_an_upload_that_the_store_has_lost_can_be_made_again(google: Place, tmp_path: Path) -> None:
+    rule, lost = google.front.rule, list[str]()
+    services = FakeServices(tmp_path / "ledger")
+
+    def lose(request: Request) -> tuple[int, str] | None:
+        if services.leaves and "upload_id" in request.query and not lost:
+            lost.append(request.query)
+            return 404, "Not Found"
+        return rule(request)
+
+    google.front.rule = lose
+    with pytest.raises(ExportError, match="let the job run again") as caught:
+        wide(25_000).write(services, google.at("out/wide.csv"))
+    assert not isinstance(caught.value, ExportRejected)
+    assert "upload_id" not in str(caught.value)
+    assert wide(25_000).write(FakeServices(tmp_path / "ledger", fence=2), google.at("out/wide.csv")).rows == 25_000
 
 
 def test_a_refused_login_can_be_corrected(google: Place, tmp_path: Path) -> None:

@@ -1,0 +1,276 @@
+"""What stays, what is refused and what is named when a store, another job or another program does what no run expects."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from fsspec.implementations.arrow import ArrowFSWrapper
+from pyarrow.fs import LocalFileSystem
+
+from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
+from steadyworker.exports import RowExport
+from steadyworker.exports.cli.verify import command
+from steadyworker.exports.formats import Csv
+from steadyworker.exports.manifest import Manifest, ManifestFile
+from steadyworker.exports.stores import filesystem
+from steadyworker.exports.stores.store import ConditionError, Listed
+from steadyworker.exports.stores.trial import tried
+from steadyworker.exports.stores.url import StoreUrl
+from steadyworker.exports.verifying import verify
+from tests.exports.kit import FakeServices, Payments
+from tests.exports.stores.memory import Memory
+
+pytestmark = pytest.mark.xdist_group("stores")
+
+FOLDER = "gs://bucket/out/wide"
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Memory:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return Memory(monkeypatch)
+
+
+def test_verify_writes_no_file_outside_of_its_own_folder(memory: Memory, tmp_path: Path) -> None:
+    """A key can be `out/wide//etc/passwd`, and the path after `out/wide/` is absolute then."""
+    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    outside = tmp_path / "outside.txt"
+    outside.write_text("precious")
+    memory.put(f"out/wide/{outside}", b"")
+    assert verify(FOLDER) == manifest
+    assert outside.read_text() == "precious"
+    for name in (str(outside), "../outside.txt", "a/./b", "a//b"):
+        listed = ManifestFile(name=name, rows=1, bytes=5, sha256="0" * 64)
+        evil = msgspec.structs.replace(manifest, files=(*(manifest.files or ()), listed))
+        memory.put("out/wide/_manifest.json", evil.dump())
+        memory.put(f"out/wide/{name}", b"owned")
+        with pytest.raises(ExportError, match=r"Expected names of files in the manifest .*, got "):
+            verify(FOLDER)
+    assert outside.read_text() == "precious"
+
+
+def test_verify_finds_a_file_that_the_manifest_does_not_list(memory: Memory, tmp_path: Path) -> None:
+    Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    memory.put("out/wide/more/stray.csv", b"not ours")
+    with pytest.raises(ExportError, match=r"expected no file more/stray\.csv"):
+        verify(FOLDER)
+
+
+def test_verify_names_a_key_that_is_a_file_and_a_folder(memory: Memory, tmp_path: Path) -> None:
+    Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    for key in ("out/wide/a", "out/wide/a/b"):
+        memory.put(key, b"")
+    with pytest.raises(ExportError, match=rf"Expected to copy {FOLDER} to this host, got "):
+        verify(FOLDER)
+
+
+def test_the_loser_of_two_jobs_with_other_partitions_removes_its_files(memory: Memory, tmp_path: Path) -> None:
+    """No file of the two has the same name, so only the manifest shows who has won."""
+    ends: dict[str, Manifest | TargetExists] = {}
+
+    def export(uid: str, merchant: str, *, before: Callable[[], None]) -> None:
+        services = FakeServices(tmp_path / uid, uid=uid, key=uid)
+        services.on_leave = lambda: (
+            before() if services.leaves == 2 else None
+        )  # its files are put, and its manifest is not
+        rows = RowExport([[1, merchant]], columns=["id", "merchant"])
+        try:
+            ends[uid] = rows.write(services, FOLDER, partition_by=("merchant",), format=Csv())
+        except TargetExists as error:
+            ends[uid] = error
+
+    real = memory.objects  # the second job has looked at the folder before the first one puts a file
+
+    def objects(prefix: str) -> list[Listed]:
+        return [found for found in real(prefix) if prefix != "out/wide/" or "merchant=a" not in found.key]
+
+    memory.objects = objects  # type: ignore[method-assign]
+
+    def overtake() -> None:
+        export("uid-b", "beta", before=lambda: None)
+        memory.objects = real  # type: ignore[method-assign]
+
+    export("uid-a", "alpha", before=overtake)
+    assert isinstance(ends["uid-b"], Manifest)
+    assert isinstance(ends["uid-a"], TargetExists)
+    assert memory.names() == ["out/wide/_manifest.json", "out/wide/merchant=beta/part-00001.csv"]
+    assert verify(FOLDER) == ends["uid-b"]
+
+
+class Hdfs(ArrowFSWrapper):  # type: ignore[misc]
+    """A folder of this host as the partner of a test; as for HDFS, fsspec's `rmdir` also removes what is in a folder."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(LocalFileSystem(), skip_instance_cache=options.get("skip_instance_cache"))
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("hdfs://").partition("/")[2]
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        del path
+        return {}
+
+
+def test_a_job_on_hdfs_leaves_the_stage_of_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(filesystem, "_kind", lambda _: Hdfs)
+    root, write, done = f"hdfs://host{tmp_path}/out", filesystem.FileSystem._write, list[Manifest]()
+
+    def beside(self: filesystem.FileSystem, key: str, data: object, *more: object) -> None:
+        write(self, key, data, *more)  # type: ignore[arg-type]
+        if key.endswith(".new") and not isinstance(data, bytes) and "uid-1" in key:
+            services = FakeServices(tmp_path / "other", uid="uid-2", key="another")
+            done.append(Payments(8).export().write(services, f"{root}/other.csv"))
+
+    monkeypatch.setattr(filesystem.FileSystem, "_write", beside)
+    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{root}/pay.csv")
+    assert ([verify(f"{root}/pay.csv")], [verify(f"{root}/other.csv")]) == ([manifest], done)
+    left = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert sorted(left) == ["other.csv", "other.csv.manifest.json", "pay.csv", "pay.csv.manifest.json"]
+
+
+def test_the_trial_of_a_target_lists_and_reports_the_first_error(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(what: str) -> Callable[..., None]:
+        def refused(*_: object, **__: object) -> None:
+            raise ExportError(f"no right to {what}")
+
+        return refused
+
+    monkeypatch.setattr(memory, "delete", refuse("delete"))
+    for what in ("put", "objects"):
+        monkeypatch.setattr(memory, what, refuse(what))
+        with pytest.raises(ExportError, match=f"no right to {what}"):
+            tried(StoreUrl("gs://bucket/out/object"))
+
+
+def test_an_interrupt_waits_for_the_request_that_puts_the_manifest(memory: Memory, tmp_path: Path) -> None:
+    """As in fsspec, an error of the thread that waits does not end the request; then it would list files that the cancel has removed."""
+    real_put, real_delete = memory.put, memory.delete
+    begun, removed, main = threading.Event(), threading.Event(), threading.get_ident()
+
+    def request(key: str, *more: Any, **options: Any) -> None:
+        begun.set()
+        removed.wait(0.5)  # this is set only if the run does not wait
+        real_put(key, *more, **options)
+
+    def put(key: str, *more: Any, **options: Any) -> None:
+        if key.endswith("_manifest.json"):
+            server.submit(request, key, *more, **options).result()
+        else:
+            real_put(key, *more, **options)
+
+    def delete(keys: list[str]) -> None:
+        real_delete(keys)
+        if keys == ["out/wide/part-00003.csv"]:
+            removed.set()
+
+    def cancel() -> None:
+        assert begun.wait(30)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    def cancelled(*_: object) -> None:
+        raise Interrupt("cancelled")
+
+    memory.put, memory.delete = put, delete  # type: ignore[method-assign]
+    before = signal.signal(signal.SIGUSR1, cancelled)
+    canceller = threading.Thread(target=cancel)
+    try:
+        canceller.start()
+        with ThreadPoolExecutor(1) as server, pytest.raises(Interrupt, match="cancelled"):
+            Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    finally:
+        canceller.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert (verify(FOLDER).rows, len(memory.names())) == (9, 4)
+
+
+def test_a_condition_that_fails_without_an_object_can_be_tried_again(memory: Memory, tmp_path: Path) -> None:
+    """S3 refuses so while another request is under way (409 ConditionalRequestConflict)."""
+    real = memory.put
+
+    def conflict(key: str, *more: Any, **options: Any) -> None:
+        if key.endswith("part-00002.csv"):
+            raise ConditionError("ConditionalRequestConflict")
+        real(key, *more, **options)
+
+    memory.put = conflict  # type: ignore[method-assign]
+    with pytest.raises(
+        ExportError, match=r"Expected an object at .*part-00002\.csv, got ConditionalRequestConflict"
+    ) as caught:
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    assert not isinstance(caught.value, ExportRejected)
+    memory.put = real  # type: ignore[method-assign]
+    again = FakeServices(tmp_path / "ledger", fence=2)
+    assert Payments(9).export().write(again, FOLDER, split_rows=3, format=Csv()) == verify(FOLDER)
+
+
+def test_the_next_run_finishes_the_export_when_a_strange_manifest_is_removed(memory: Memory, tmp_path: Path) -> None:
+    real, strange = (
+        memory.put,
+        Payments(4).export().write(FakeServices(tmp_path / "4", uid="uid-2"), "gs://bucket/4.csv"),
+    )
+
+    def put(key: str, *more: Any, **options: Any) -> None:
+        real(key, *more, **options)
+        if key == "out/x.csv":
+            real("out/x.csv.manifest.json", strange.dump())
+
+    memory.put = put  # type: ignore[method-assign]
+    with pytest.raises(TargetExists, match=r"Remove it: the next run finishes the export"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), "gs://bucket/out/x.csv")
+    memory.put = real  # type: ignore[method-assign]
+    memory.delete(["out/x.csv.manifest.json"])
+    source = Payments(9)
+    manifest = source.export().write(FakeServices(tmp_path / "ledger", fence=2), "gs://bucket/out/x.csv")
+    assert (manifest, source.starts) == (verify("gs://bucket/out/x.csv"), [])
+    assert [name for name in memory.names() if name.startswith("out/")] == ["out/x.csv", "out/x.csv.manifest.json"]
+
+
+def test_two_addresses_never_share_a_stage_on_this_host(memory: Memory, tmp_path: Path) -> None:
+    real, services = memory.put, FakeServices(tmp_path / "ledger")
+
+    def put(key: str, *more: Any, **options: Any) -> None:
+        if key == "x y/k.csv":
+            raise ExportError("no network")
+        real(key, *more, **options)
+
+    memory.put = put  # type: ignore[method-assign]
+    with pytest.raises(ExportError, match="no network"):
+        Payments(9).export().write(services, "gs://bucket/x y/k.csv")
+    assert Payments(4).export().write(services, "gs://bucket/x/y/k.csv").rows == 4
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+@pytest.mark.parametrize("url", ["sftp://partner:very-secret@host/in", "gs://bucket/k?sig=very-secret"])
+def test_the_command_prints_no_secret_of_an_address(url: str, more: list[str]) -> None:
+    for arguments in (["--target", url], [url], ["--reap", url]):
+        done = CliRunner().invoke(command, [*arguments, *more])
+        assert (done.exit_code != 0, "very-secret" in done.output) == (True, False), done.output
+
+
+def test_a_list_that_fails_is_not_an_empty_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an empty list, a run would not know its own file, and remove nothing."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(filesystem, "_kind", lambda _: Hdfs)
+    to = f"hdfs://host{tmp_path}/out/pay.csv"
+    with monkeypatch.context() as broken:
+
+        def reset(*_: object, **__: object) -> None:
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+        broken.setattr(Hdfs, "ls", reset)
+        with pytest.raises(ExportError, match=r"Expected the store to list .*Connection reset by peer"):
+            Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
+    assert Payments(9).export().write(FakeServices(tmp_path / "ledger", fence=2), to) == verify(to)
