@@ -259,9 +259,9 @@ class SparkService:
         if not isinstance(event, ExportDone | ExportFailed):
             call.report(event)
             return
-        del host.calls[call.job]
         if call.cancelled:  # Spark's last tasks have made the removed stage's folders again
             remove_empty(Path(call.parts))
+        del host.calls[call.job]
         if isinstance(event, ExportFailed) and call.stuck:
             self._again(call, "stuck", call.stuck)
         else:
