@@ -22,7 +22,7 @@ from tests.brokers.s3proxy import REGION
 from tests.examples.conftest import Terminal
 from tests.examples.pages import Page, difference
 from tests.exports.s3.store import Store
-from tests.exports.spark.clusters import Standalone
+from tests.exports.spark.clusters import Standalone, cluster_apart
 from tests.exports.spark.older import lake_jars, missing, older_spark
 
 PAGE = Page("examples/lake/README.md")
@@ -58,15 +58,8 @@ def jars() -> str:
 @pytest.fixture
 def cluster(store: Store, tmp_path: Path) -> Iterator[Standalone]:
     """A worker that has no folder in common with the others, and no key of the store."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        made = Standalone(tmp_path / "cluster", older_spark("4.1") / "pyspark")
-    if made.elsewhere is None:
-        pytest.skip("needs the right to mount")
-    made.start()
-    yield made
-    made.kill()
+    with cluster_apart(tmp_path / "cluster", older_spark("4.1") / "pyspark") as made:
+        yield made
 
 
 @pytest.mark.slow

@@ -251,7 +251,7 @@ class FileSystem:
         """Return when an object was put; now, if the store does not report it."""
         try:
             at: datetime = self._fs.modified(self._path(key))
-        except (NotImplementedError, FileNotFoundError):
+        except (NotImplementedError, FileNotFoundError):  # fsspec's answer for a file system that keeps no times
             return datetime.fromtimestamp(SystemClock().wall(), UTC)
         return at if at.tzinfo else at.replace(tzinfo=UTC)
 
@@ -272,7 +272,10 @@ class FileSystem:
             raise ExportError(
                 f"Expected the client library for {self.address.scheme}://, got no such module: {remedy}."
             ) from error
-        except (FileNotFoundError, NotImplementedError) as error:
+        except (
+            FileNotFoundError,
+            NotImplementedError,
+        ) as error:  # fsspec raises the second where nothing can be written
             if isinstance(error, FileNotFoundError) and self._has_bucket():
                 remedy = "let the job run again, because the store has lost the upload or the object"
                 raise ExportError(self._text(what, error, remedy)) from error

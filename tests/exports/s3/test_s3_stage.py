@@ -25,7 +25,7 @@ from tests.brokers.s3proxy import REGION
 from tests.exports.kit import FakeServices
 from tests.exports.s3.store import Store
 from tests.exports.spark.archives import archive
-from tests.exports.spark.clusters import Standalone
+from tests.exports.spark.clusters import Standalone, cluster_apart
 from tests.exports.spark.older import missing
 from tests.exports.spark.sparkkit import COLUMNS, ORDER, QUERY, SMALL_TASKS, LiveServices, payment, payments_folder
 
@@ -144,15 +144,8 @@ def test_what_spark_lacks_for_a_bucket_is_named_before_the_query(
 @pytest.fixture
 def cluster(store: Store, tmp_path: Path) -> Iterator[Standalone]:
     """Two workers without the store's keys, each in a mount namespace of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        made = Standalone(tmp_path / "cluster", workers=2)
-    if made.elsewhere is None:
-        pytest.skip("needs the right to mount")
-    made.start()
-    yield made
-    made.kill()
+    with cluster_apart(tmp_path / "cluster", workers=2) as made:
+        yield made
 
 
 @pytest.mark.slow

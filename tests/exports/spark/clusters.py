@@ -10,11 +10,13 @@ import socket
 import subprocess
 import time
 import urllib.request
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyspark
+import pytest
 
 from steadyworker.exports.spark.java import find_java
 from tests.exports.spark.sparkkit import session
@@ -135,6 +137,22 @@ class ConnectServer(Daemon):
     def running(self) -> list[int]:
         """The numbers of the jobs that run."""
         return [job["jobId"] for job in self.books("jobs") if job["status"] == "RUNNING"]
+
+
+@contextmanager
+def cluster_apart(folder: Path, home: Path = _HOME, *, workers: int = 1) -> Iterator[Standalone]:
+    """A cluster that runs, without keys of a store, each worker in a mount namespace of its own; skips without the right to mount."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        made = Standalone(folder, home, workers=workers)
+    if made.elsewhere is None:
+        pytest.skip("needs the right to mount")
+    made.start()
+    try:
+        yield made
+    finally:
+        made.kill()
 
 
 class Standalone:
