@@ -49,6 +49,14 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # with one slash, because Pa
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+def check_outside_stages(path: str) -> None:
+    """Raise ExportRejected if a path or a key leads through a stage: a reaper would remove what is there."""
+    if STAGES in path.split("/")[:-1]:
+        raise ExportRejected(
+            f"Expected a target outside of {STAGES}, got {redact(path)!r}: export to another folder, because a worker removes this one."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
     """
@@ -97,6 +105,7 @@ class ExportTarget:
             raise ExportRejected(
                 f"Expected a file name other than {STAGES} that does not end in {SUFFIX}, got {name!r}: rename it."
             )
+        check_outside_stages(text)
         return cls(Path(text).absolute(), several)
 
     @property

@@ -437,6 +437,7 @@ def test_a_memory_of_folders_that_cannot_be_written_fails_no_export(tmp_path: Pa
         ("é" * 121 + ".csv", "at most 241 bytes"),
         ("payments.csv.manifest.json", "does not end in"),
         (".sw-stage", "does not end in"),
+        ("out/.sw-stage/payments.csv", "outside of .sw-stage"),
     ],
 )
 def test_paths_that_cannot_be_a_target_are_refused_with_the_reason(to: str | Path, says: str) -> None:

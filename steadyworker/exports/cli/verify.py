@@ -41,7 +41,7 @@ Examples:
   steadyworker verify s3://reports/m-17.csv     # copied to this host for the check
   steadyworker verify out/m-17.csv --source sqlite:shop.db \\
       --query "SELECT currency, count(*), sum(cents) FROM payments WHERE merchant = 17 GROUP BY currency"
-  steadyworker verify --target gs://reports/daily    # before a deploy: what does this store promise?
+  steadyworker verify --target gs://reports/daily/   # before a deploy: what does this store promise?
   steadyworker verify --reap out/        # remove the staging folders of jobs that have ended""",
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=click.Path())
@@ -59,7 +59,7 @@ Examples:
     "targets",
     multiple=True,
     metavar="URL",
-    help="Before a deploy: list, put, read and remove a small object in this folder (no file) of a store, and print what exports there do not promise; can be repeated.",
+    help="Before a deploy: list, put, read and remove a small object beside this target in a store, and print what exports there do not promise; a folder ends in /; can be repeated.",
 )
 @click.option(
     "--source",
@@ -174,12 +174,12 @@ def _reap(folder: str, ended: Callable[[Sequence[str]], Iterable[str]]) -> Seque
 
 
 def _tried(target: str, *, as_json: bool) -> bool:
-    """Print whether exports to this folder of a store are possible, and what they do not promise."""
+    """Print whether exports to this target, or to this folder with a slash at its end, are possible, and what they do not promise."""
     try:
-        address = store_address(f"{target.rstrip('/')}/object")
+        address = store_address(f"{target}object" if target.endswith("/") else target)
         if address is None:
             raise click.UsageError(
-                f"Expected an address such as gs://bucket/folder for --target, got {redact(target)!r}: correct it."
+                f"Expected an address such as gs://bucket/folder/report.csv for --target, got {redact(target)!r}: correct it."
             )
         limits = tried(address)
     except ExportError as error:

@@ -18,7 +18,9 @@ PART_BYTES = 16 << 20
 _LEAST_PART = 5 << 20  # S3's own limit, for all parts but the last
 _KEY_BYTES = 900  # S3 allows 1,024; the stage and the manifest have longer keys
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # with halves of characters, which UTF-8 does not have
+_SIGNED = re.compile(r"[?&](X-Amz-|AWSAccessKeyId=|Signature=)", re.IGNORECASE)
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[^\s?#@]*)?")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class S3:
 
     def __post_init__(self) -> None:
         bucket, slash, key = self.url.removeprefix(SCHEME).partition("/")
-        valid = self.url.startswith(SCHEME) and _BUCKET.fullmatch(bucket) and slash
+        valid = self.url.startswith(SCHEME) and _BUCKET.fullmatch(bucket) and slash and not _SIGNED.search(key)
         if not valid or any(part in {"", ".", ".."} for part in key.rstrip("/").split("/")):
             raise ExportRejected(
                 f"Expected an address such as s3://bucket/folder/report.csv, got {redact(self.url)!r}: correct it. "
@@ -65,6 +67,10 @@ class S3:
         if _CONTROL.search(key) or len(key.encode(errors="replace")) > _KEY_BYTES:
             raise ExportRejected(
                 f"Expected a key of at most {_KEY_BYTES} bytes without control characters, got {key!r:.200}: rename it."
+            )
+        if self.endpoint is not None and not _ENDPOINT.fullmatch(self.endpoint):
+            raise ExportRejected(
+                f"Expected an endpoint such as https://minio.example.com:9000, without a password, ? and #, got {redact(self.endpoint.partition('?')[0])!r}: correct it."
             )
         if self.part_bytes < _LEAST_PART:
             raise ExportRejected(

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.s3.address import S3
 from steadyworker.exports.stores.files import CONNECTIONS
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Listed, ObjectHead
+from steadyworker.exports.stores.store import GONE, AbsentError, ConditionError, Label, Listed, ObjectHead
 from steadyworker.text.redaction import redact
 
 _CHECKSUM = "x-amz-checksum-sha256"
@@ -149,8 +149,11 @@ class Bucket:
         return data
 
     def copy_to(self, key: str, file: BinaryIO) -> None:
-        """Write an object's bytes to a file of this host; raise AbsentError if the object does not exist."""
-        body = self.call("get_object", Key=key)["Body"]
+        """Write an object's bytes to a file of this host; raise as `ObjectStore.copy_to`."""
+        try:
+            body = self.call("get_object", Key=key)["Body"]
+        except AbsentError as error:
+            raise self._failed(ExportError, "get_object", str(error), GONE) from error
         with self._errors("get_object"):
             file.writelines(body.iter_chunks(1 << 20))
 
@@ -164,7 +167,7 @@ class Bucket:
         label: Label | None = None,
     ) -> None:
         """Put an object; raise as `ObjectStore.put`."""
-        options: dict[str, Any] = {}
+        options = self._encryption()
         if match is not None:
             options["IfMatch"] = match
         elif not over:
@@ -220,12 +223,15 @@ class Bucket:
         """Return the arguments of a new object of this key, which carries this label."""
         kind = _TYPES.get(key.rpartition(".")[2].lower(), "application/octet-stream")
         metadata = {_UID: label.uid} | ({} if label.sha256 is None else {_SHA256: label.sha256})
-        found: dict[str, Any] = {"ContentType": kind, "Metadata": metadata}
-        if self.address.kms_key is not None:
-            found |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.address.kms_key}
+        found = {"ContentType": kind, "Metadata": metadata, **self._encryption()}
         if self.address.storage_class is not None:
             found["StorageClass"] = self.address.storage_class
         return found
+
+    def _encryption(self) -> dict[str, Any]:
+        """Return the arguments of each new object; a bucket's policy can refuse one without its key."""
+        key = self.address.kms_key
+        return {} if key is None else {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
 
     def link(self, seconds: int) -> str:
         """Return a URL by which anyone can read the object for this time."""
@@ -245,7 +251,11 @@ class Bucket:
             raise self._refused(operation, error.response) from error
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
             raise self._failed(ExportError, operation, str(error), "give the AWS SDK's settings credentials") from error
-        except (exceptions.BotoCoreError, OSError) as error:
+        except (
+            exceptions.BotoCoreError,
+            OSError,
+            ValueError,
+        ) as error:  # the last one of an endpoint in the SDK's settings
             raise self._failed(
                 ExportError, operation, str(error), "check the endpoint, the network and the SDK's settings"
             ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from steadyworker.errors import ExportError
@@ -12,6 +13,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.s3.bucket import Bucket, PartsDifferError
 from steadyworker.exports.s3.upload import PartsUpload
 from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir, new_stage
+from steadyworker.exports.stores.files import call_to_end
 from steadyworker.exports.stores.single import SingleRun
 from steadyworker.exports.stores.stage import CompleteStage, RunRecord, UploadedPart
 from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectHead
@@ -91,9 +93,8 @@ class ObjectRun(SingleRun):
         if records:
             self.stage.remove()  # uploads with other options, and those that no run could record
         self.stage.record(self.services.fence, new)
-        upload: str = self._bucket.call(
-            "create_multipart_upload", Key=self.address.key, ChecksumAlgorithm="SHA256", **options
-        )["UploadId"]
+        create = partial(self._bucket.call, "create_multipart_upload", Key=self.address.key, ChecksumAlgorithm="SHA256")
+        upload: str = call_to_end(partial(create, **options))["UploadId"]
         self.stage.record(self.services.fence, RunRecord(key=new.key, upload=upload, options=new.options))
         return upload, []
 
@@ -104,12 +105,15 @@ class ObjectRun(SingleRun):
             return manifest
         self.services.may_commit()
         try:
-            self._bucket.call(
-                "complete_multipart_upload",
-                Key=self.address.key,
-                UploadId=complete.upload,
-                MultipartUpload={"Parts": [_listed(part) for part in complete.parts]},
-                **({"IfNoneMatch": "*"} if self.replaced is None else {"IfMatch": self.replaced}),
+            call_to_end(
+                partial(
+                    self._bucket.call,
+                    "complete_multipart_upload",
+                    Key=self.address.key,
+                    UploadId=complete.upload,
+                    MultipartUpload={"Parts": [_listed(part) for part in complete.parts]},
+                    **({"IfNoneMatch": "*"} if self.replaced is None else {"IfMatch": self.replaced}),
+                )
             )
         except (ConditionError, AbsentError, PartsDifferError) as error:
             if (manifest := self.finished()) is not None:

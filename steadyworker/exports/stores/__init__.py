@@ -11,8 +11,9 @@ All other stores are reached by fsspec; the file is made on this host first, and
     put the run's record                              makes the file again (RowExport on this host: continues it)
     make the file on this host                        puts it; on another host, makes it again
     put the run's record with the manifest            does the same
+    put the bytes of the file                         does the same
     request permission to commit                      does the same
-    put the file, only if there is none               finds its own object by the label, puts the manifest
+    make the object appear, only if there is none     finds its own object by the label, puts the manifest
     put OBJECT.manifest.json                          removes the stage, returns the manifest
     remove the stage                                  returns the manifest
 

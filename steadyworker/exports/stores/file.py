@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable
 from tempfile import TemporaryFile
 
@@ -11,7 +10,7 @@ from steadyworker.errors import ExportError
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir
-from steadyworker.exports.stores.files import StoppableFile, made_files, put_files
+from steadyworker.exports.stores.files import made_files, put_file
 from steadyworker.exports.stores.single import SingleRun
 from steadyworker.exports.stores.stage import RunRecord
 from steadyworker.exports.stores.store import ConditionError, Label, ObjectHead, ObjectStore
@@ -31,17 +30,18 @@ class FileRun(SingleRun):
         # This request fails early without the right to write.
         self.stage.record(self.services.fence, RunRecord(key=self.address.key))
         stage, manifest = made_files(self.staged, self.services, write)
+        whole = ManifestFile(name=manifest.name, rows=manifest.rows, bytes=manifest.bytes, sha256=manifest.sha256)
+        self.check_size(whole, "export a folder of several files, with split_bytes or split_rows")
         # Each run has its own record, so the manifest of an object is found by its SHA-256, whichever run has put the object.
         self.stage.record(self.services.fence, RunRecord(key=self.address.key, manifest=manifest))
-        self.services.may_commit()
-        whole = ManifestFile(name=manifest.name, rows=manifest.rows, bytes=manifest.bytes, sha256=manifest.sha256)
-
-        def put(file: ManifestFile, stopped: threading.Event) -> None:
-            with StoppableFile(stage.data, stopped) as data:
-                self.store.put(self.address.key, data, over=False, label=Label(self.services.uid, file.sha256))
-
+        label = Label(self.services.uid, manifest.sha256)
         try:
-            put_files(self.services, [whole], put)
+            put_file(
+                self.services, stage.data, lambda data: self.store.put(self.address.key, data, over=False, label=label)
+            )
+        except FileNotFoundError:
+            self.services.may_commit()  # raises Interrupt if a later run owns the job, and has removed this stage
+            raise
         except ConditionError as error:
             if (found := self.finished()) is not None:
                 return self.committed(found)  # another run has put it, or this run has, and got no answer

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from steadyworker.errors import ExportError
 from steadyworker.export import Services
 from steadyworker.exports.commit import FULL
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stage import ExportTarget, StagingDir, drop_incomplete, new_stage, stages
+
+Answer = TypeVar("Answer")
 
 CONNECTIONS = 4
 """The number of parts or files that go up at the same time."""
@@ -32,17 +35,21 @@ class StoppableFile(FileIO):
     Args:
         path: The file.
         stopped: After this event, the request that reads the file ends.
+        at_end: A function that is called when the file has no more bytes, and before the request can know it.
     """
 
-    def __init__(self, path: Path, stopped: threading.Event) -> None:
+    def __init__(self, path: Path, stopped: threading.Event, at_end: Callable[[], None] = lambda: None) -> None:
         super().__init__(path, "rb")
-        self._stopped = stopped
+        self._stopped, self._at_end = stopped, at_end
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read as FileIO does; after the event, raise an error that no client library handles."""
         if self._stopped.is_set():
             raise Stopped
-        return super().read(-1 if size is None else size)
+        data = super().read(-1 if size is None else size)
+        if not data:
+            self._at_end()
+        return data
 
 
 def made_files(
@@ -63,6 +70,8 @@ def made_files(
         stage.complete(manifest)
     except OSError as error:
         if error.errno not in FULL:
+            if not stage.path.exists():
+                services.may_commit()  # raises Interrupt if a later run owns the job, and has removed this stage
             raise
         drop_incomplete(staged, services.uid, services.fence + 1)
         raise ExportError(
@@ -71,6 +80,40 @@ def made_files(
         ) from error
     drop_incomplete(staged, services.uid, services.fence)
     return stage, manifest
+
+
+def put_file(services: Services, path: Path, put: Callable[[BinaryIO], None]) -> None:
+    """
+    Put one file; ask for permission when all its bytes are read, so that a run that was frozen before makes nothing appear.
+
+    Args:
+        services: The job's services.
+        path: The file.
+        put: A function that reads the file to its end, and then makes the object appear; it is called on a thread.
+    """
+    stopped, asked, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def wait_for_permission() -> None:
+        asked.set()
+        answered.wait()
+        if stopped.is_set():
+            raise Stopped
+
+    with StoppableFile(path, stopped, wait_for_permission) as file, ThreadPoolExecutor(1, "store") as pool:
+        request = pool.submit(put, file)
+        request.add_done_callback(lambda _: asked.set())  # if it fails before the file's end
+        try:
+            while not asked.wait(CHECK_EVERY):
+                services.check()
+            if not request.done():
+                services.may_commit()
+            answered.set()
+            while not wait([request], CHECK_EVERY).done:
+                services.check()
+            request.result()
+        finally:
+            stopped.set()
+            answered.set()
 
 
 def put_files(
@@ -103,11 +146,11 @@ def put_files(
         pool.shutdown(cancel_futures=True)
 
 
-def call_to_end(request: Callable[[], None]) -> None:
+def call_to_end(request: Callable[[], Answer]) -> Answer:
     """
-    Make a request on a thread, and wait for its end, also if an Interrupt comes meanwhile.
+    Make a request on a thread, and return its answer; if an Interrupt comes meanwhile, raise it when the request has ended.
 
-    An Interrupt in the thread that calls fsspec ends only the wait: the request would still change the store, after the run has tidied up.
+    An Interrupt in the thread of the request would end only the wait: the store would still change after the run has tidied up.
     """
     with ThreadPoolExecutor(1, "store") as pool:
-        pool.submit(request).result()
+        return pool.submit(request).result()

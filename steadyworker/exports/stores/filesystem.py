@@ -6,7 +6,10 @@ fsspec's mode "xb" makes both.
 A file of fsspec ends its upload even when its `with` block or its last reference ends by an error, so `put` marks it as closed before.
 
 Another file system writes under a temporary name in the stage, and then moves the file.
-Only by SFTP, the empty folders of a stage are removed: the `rmdir` of another library, such as that for HDFS, can remove a folder that is not empty.
+An empty folder `.sw-stage` stays there: the `rmdir` of some libraries, such as that for HDFS, also removes what is in a folder.
+
+A refused request is an ExportError, because the libraries do not tell a missing right, which an operator can grant while the job waits, from a wrong login.
+The next run costs little: its first requests are a list and a put, before it makes a row.
 """
 
 from __future__ import annotations
@@ -21,16 +24,17 @@ from typing import Any, BinaryIO
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected
 from steadyworker.exports.stage import STAGES
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Listed, ObjectHead
+from steadyworker.exports.stores.store import GONE, AbsentError, ConditionError, Label, Listed, ObjectHead
 from steadyworker.exports.stores.url import StoreUrl
 from steadyworker.text.redaction import redact
 
 _GCS, _AZURE = "'steadyworker[gcs]'", "'steadyworker[azure]'"
-_PACKAGES = {"gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE, "sftp": "sshfs", "ssh": "sshfs"}
-_SSH = frozenset({"sftp", "ssh"})
+_AZURE_SCHEMES, _SSH = ("abfs", "abfss", "az"), ("sftp", "ssh")
+_PACKAGES = {"gs": _GCS, "gcs": _GCS, **dict.fromkeys(_AZURE_SCHEMES, _AZURE), **dict.fromkeys(_SSH, "sshfs")}
 _QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")  # it can have the id of an upload, or a signature
-_TRIES = 10  # to make a folder that other runs remove
 _BLOCK = 8 << 20  # bytes of one request
+_LARGEST = {_GCS: 5 << 40, _AZURE: 50_000 * _BLOCK}  # the stores' own limits: Google's of bytes, Azure's of blocks
+_ALIVE = 15  # seconds without an answer after which the connection is asked whether it lives; SSH gives up after three such times
 _UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
 
 
@@ -41,28 +45,37 @@ class FileSystem:
     Attributes:
         address: The address.
         exact: True for Google Cloud and Azure.
+        largest: The store's own limit.
 
     Raises:
         ExportRejected: fsspec does not know the scheme.
         ExportError: The client library is missing, or its settings are invalid.
     """
 
-    largest = None
-
     def __init__(self, address: StoreUrl) -> None:
         self.address = address
         self.exact = not address.limits
-        options: dict[str, Any] = {"use_listings_cache": False} if self.exact else {}
-        if address.scheme in _SSH:
-            # Compare the server's key with ~/.ssh/known_hosts, which sshfs does not by default.
-            options["known_hosts"] = ()
+        self.largest: int | None = _LARGEST.get(_PACKAGES.get(address.scheme, ""))
         with self._errors("connect"):
-            kind = _kind(address)
+            kind, options = _kind(address)
             self._fs: Any = kind(**kind._get_kwargs_from_urls(address.at("x")), skip_instance_cache=True, **options)  # noqa: SLF001 - as fsspec's `url_to_fs`
 
     def close(self) -> None:
-        """Close the connections: fsspec does it when its object is gone."""
-        self._fs = None
+        """Close the connections, because fsspec's objects stay until Python collects cycles, and adlfs's until the process ends."""
+        fs, self._fs = self._fs, None
+        with suppress(Exception):
+            if self.address.scheme in _SSH:
+                fs.loop.call_soon_threadsafe(fs.client.close)
+            elif self.exact:
+                from fsspec.asyn import sync
+
+                if self.address.scheme in _AZURE_SCHEMES:
+                    from adlfs.utils import close_credential
+
+                    sync(fs.loop, fs.service_client.close)
+                    sync(fs.loop, close_credential, fs)
+                else:
+                    sync(fs.loop, fs.session.close)
 
     def head(self, key: str) -> ObjectHead | None:
         """Return what the store reports of an object; None if it does not exist."""
@@ -87,20 +100,14 @@ class FileSystem:
         return data
 
     def copy_to(self, key: str, file: BinaryIO) -> None:
-        """
-        Write an object's bytes to a file of this host.
-
-        Raises:
-            AbsentError: The object does not exist.
-            ExportError: The request failed.
-        """
+        """Write an object's bytes to a file of this host; raise as `ObjectStore.copy_to`."""
         with self._errors("read"):
             try:
                 with self._fs.open(self._path(key), "rb") as source:
                     while piece := source.read(_BLOCK):
                         file.write(piece)
             except FileNotFoundError as error:
-                raise AbsentError(str(error)) from error
+                raise ExportError(self._text("read", error, GONE)) from error
 
     def put(
         self,
@@ -131,38 +138,24 @@ class FileSystem:
             self._move(key, data, match, label)
 
     def delete(self, keys: list[str]) -> None:
-        """Delete these objects, and by SFTP the folders of a stage that are empty then."""
+        """Delete these objects; those that do not exist are no error."""
         for key in keys:
             with self._errors("delete"), suppress(FileNotFoundError):
                 self._fs.rm_file(self._path(key))
-        if self.address.scheme in _SSH:
-            for folder in sorted({key.rpartition("/")[0] for key in keys}, reverse=True):
-                self._remove_empty(folder)
 
     def objects(self, prefix: str) -> list[Listed]:
-        """Return the objects whose keys begin with `prefix`, which ends in `/`."""
+        """Return the objects whose keys begin with `prefix`, which ends in `/`; none if the folder's name is also an object's."""
         with self._errors("list"):
             base = self._path(prefix).rstrip("/")
             self._fs.invalidate_cache()
             if self.exact:
-                found = self._fs.find(base)
+                found = self._fs.find(base, detail=True)
+                if base in found:  # the only one, of Azure always
+                    return []
             else:
-                walked = self._fs.walk(base, on_error=_raise_unless_absent)
-                found = [f"{folder}/{name}" for folder, _, names in walked for name in names]
-            keys = [prefix + path.removeprefix(base).lstrip("/") for path in found if path.startswith(f"{base}/")]
-            return [Listed(key, self._modified(key)) for key in keys]
-
-    def missing_folders(self) -> list[str]:
-        """Return the folders of the address that do not exist, the innermost first; none, unless the store is reached by SFTP."""
-        with self._errors("read"):
-            folders = _folders(self.address.folder.rstrip("/")) if self.address.scheme in _SSH else []
-            return [folder for folder in folders if not self._fs.exists(self._path(folder))]
-
-    def remove_folders(self, folders: list[str]) -> None:
-        """Remove these folders in their order, up to the first one that is not empty."""
-        with suppress(Exception):  # each library has its own error for a folder that is not empty
-            for folder in folders:
-                self._rmdir(self._path(folder))
+                walked = self._fs.walk(base, detail=True, on_error=_raise_unless_absent)
+                found = {f"{folder}/{name}": info for folder, _, files in walked for name, info in files.items()}
+            return [Listed(prefix + path[len(base) + 1 :], _put_at(info)) for path, info in found.items()]
 
     def uploads(self, key: str) -> list[Any]:
         """Return nothing: both stores hide an unfinished upload, and end it after a week."""
@@ -174,8 +167,10 @@ class FileSystem:
 
     def _write(self, key: str, data: bytes | BinaryIO, mode: str, options: dict[str, Any]) -> None:
         with self._errors("write"):
+            path = self._path(key)
             try:
-                out = self._open(self._path(key), mode, options)
+                self._make_folder(path)
+                out = self._fs.open(path, mode, **options)
                 try:
                     if isinstance(data, bytes):
                         out.write(data)
@@ -190,29 +185,20 @@ class FileSystem:
             except FileExistsError as error:
                 raise ConditionError("another object") from error
 
-    def _open(self, path: str, mode: str, options: dict[str, Any]) -> Any:
-        """Open a file to write; make its folder, if the store has folders, and make it again if another run has just removed it as empty."""
-        left = _TRIES
-        while True:
-            try:
-                if not self.exact:
-                    self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-                return self._fs.open(path, mode, **options)
-            except Exception as error:  # sshfs reports a folder that vanished while it was made as a file in its place
-                vanished = isinstance(error, FileNotFoundError) or str(error).endswith("is not a directory")
-                left -= 1
-                if self.exact or not vanished or not left:
-                    raise
+    def _make_folder(self, path: str) -> None:
+        """Make the folder of this path, if the store has folders."""
+        if not self.exact:
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _move(self, key: str, data: bytes | BinaryIO, match: str | None, label: Label | None) -> None:
         """Write the bytes under a temporary name in the stage, and give them their name, unless another file than that of `match` has it."""
         uid = label.uid if label is not None else "put"
-        new = f"{self.address.folder}{STAGES}/{uid}/{secrets.token_hex(8)}.new"
+        new = f"{self.address.folder}{STAGES}/{uid}.{secrets.token_hex(8)}.new"
         try:
             self._write(new, data, "wb", {})
             head = self._compared(key, match)  # again, because the upload takes long
             with self._errors("move"):
-                self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
+                self._make_folder(self._path(key))
                 if head is not None:
                     self._fs.rm_file(self._path(key))
                 self._fs.mv(self._path(new), self._path(key))
@@ -220,8 +206,6 @@ class FileSystem:
             with suppress(Exception):
                 self.delete([new])
             raise
-        if self.address.scheme in _SSH:
-            self._remove_empty(new.rpartition("/")[0])
 
     def _compared(self, key: str, match: str | None) -> ObjectHead | None:
         """Return the head of the object that may be replaced, or None; raise ConditionError if there is another one."""
@@ -230,30 +214,9 @@ class FileSystem:
             raise ConditionError("another object")
         return head
 
-    def _remove_empty(self, folder: str) -> None:
-        """Remove a folder of a stage and those above it, as long as they are empty."""
-        self.remove_folders([above for above in _folders(folder) if f"/{STAGES}" in f"/{above}"])
-
-    def _rmdir(self, path: str) -> None:
-        """Remove an empty folder; fsspec makes no synchronous method from `_rmdir`."""
-        if hasattr(self._fs, "_rmdir"):
-            from fsspec.asyn import sync
-
-            sync(self._fs.loop, self._fs._rmdir, path)  # noqa: SLF001
-        else:
-            self._fs.rmdir(path)
-
     def _info(self, key: str) -> Any:
         self._fs.invalidate_cache()
         return self._fs.info(self._path(key))
-
-    def _modified(self, key: str) -> datetime:
-        """Return when an object was put; now, if the store does not report it."""
-        try:
-            at: datetime = self._fs.modified(self._path(key))
-        except (NotImplementedError, FileNotFoundError):  # fsspec's answer for a file system that keeps no times
-            return datetime.fromtimestamp(SystemClock().wall(), UTC)
-        return at if at.tzinfo else at.replace(tzinfo=UTC)
 
     def _path(self, key: str) -> str:
         path: str = self._fs._strip_protocol(self.address.at(key))  # noqa: SLF001 - fsspec's own name for this
@@ -285,6 +248,8 @@ class FileSystem:
             if "ContainerNotFound" in str(error):
                 raise ExportRejected(self._text(what, error, "create the container, or correct its name")) from error
             remedy = "check the credentials of the store's own library, their rights, and the network"
+            if self.address.scheme in _SSH:
+                remedy += "; the server's key must be in ~/.ssh/known_hosts"
             raise ExportError(self._text(what, error, remedy)) from error
 
     def _has_bucket(self) -> bool:
@@ -310,15 +275,17 @@ def _raise_unless_absent(error: OSError) -> None:
         raise error
 
 
-def _folders(path: str) -> list[str]:
-    """Return the path of a folder and those of all folders above it, the innermost first."""
-    names = path.split("/") if path else []
-    return ["/".join(names[:count]) for count in range(len(names), 0, -1)]
+def _put_at(info: Any) -> datetime:
+    """Return when an object was put; now, if the store's library does not report it."""
+    at = info.get("mtime") or info.get("last_modified")
+    if not isinstance(at, datetime):
+        return datetime.fromtimestamp(SystemClock().wall(), UTC)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _kind(address: StoreUrl) -> Any:
+def _kind(address: StoreUrl) -> tuple[Any, dict[str, Any]]:
     """
-    Return the class of the file system.
+    Return the class of the file system, and its options.
 
     Raises:
         ExportRejected: fsspec does not know the scheme.
@@ -327,11 +294,19 @@ def _kind(address: StoreUrl) -> Any:
     if address.scheme in {"gs", "gcs"}:
         from gcsfs.core import GCSFileSystem  # the registered one lets readers see unfinished objects of zonal buckets
 
-        return GCSFileSystem
-    import fsspec
+        return GCSFileSystem, {"use_listings_cache": False}
+    import fsspec.config
 
+    options: dict[str, Any] = {}
+    if address.scheme in _AZURE_SCHEMES:
+        options = {"use_listings_cache": False}
+    elif address.scheme in _SSH:
+        import sshfs  # type: ignore[import-untyped] # noqa: F401 - without it, fsspec takes a library that accepts each server's key
+
+        # `()` is ~/.ssh/known_hosts; by default, sshfs accepts each server's key.
+        options = {"known_hosts": (), "keepalive_interval": _ALIVE} | fsspec.config.conf.get(address.scheme, {})
     try:
-        return fsspec.get_filesystem_class(address.scheme)
+        return fsspec.get_filesystem_class(address.scheme), options
     except ValueError as error:
         raise ExportRejected(
             f"Expected a store that this program or fsspec knows, got {redact(address.url)!r}: "

@@ -6,14 +6,15 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportError, TargetExists
 from steadyworker.export import Services
+from steadyworker.exports.commit import job_text
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stage import INSIDE, ExportTarget, StagingDir
 from steadyworker.exports.stores.files import StoppableFile, made_files, put_files
 from steadyworker.exports.stores.run import StoreRun
 from steadyworker.exports.stores.stage import RunRecord, withdraw
-from steadyworker.exports.stores.store import ConditionError, Label, ObjectStore
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectStore
 
 
 class FolderRun(StoreRun):
@@ -30,16 +31,27 @@ class FolderRun(StoreRun):
                 raise self.exists(self.manifest_key, manifest.uid, manifest)
             self.cleared()
             return manifest
-        there = self._own()
+        if self.store.head(self.address.key) is not None:  # on Azure, it hides the folder's objects
+            raise TargetExists(f"target exists: {self.address} is an object, and no folder. Move it away.")
         # This request fails early without the right to write.
         self.stage.record(self.services.fence, RunRecord(key=self.address.key, several=True))
+        if (other := self.stage.claim(self.services.ended)) is not None:
+            raise TargetExists(
+                f"target exists: {self.address} is the target of job {other}, which has not ended; this job is {job_text(self.services)}. "
+                "Put job.name into the folder's name."
+            )
+        there = self._own()
         stage, manifest = made_files(self.staged, self.services, write)
-        self._check_sizes(manifest)
+        for file in manifest.files or ():
+            self.check_size(file, "set split_bytes or split_rows")
         self.services.may_commit()
-        files, put = manifest.files or (), partial(self._put, stage)
-        put_files(self.services, files[:1], put)  # of two jobs, one fails here, before it has put another file
-        put_files(self.services, files[1:], put)
-        self.store.delete(sorted(there - {self._prefix + file.name for file in files}))
+        files = manifest.files or ()
+        # These go before a file is put: if this run freezes later, the file of a later run can have such a key.
+        for key in sorted(there.keys() - {self._prefix + file.name for file in files}):
+            head = self.store.head(key)
+            if head is not None and head.etag == there[key]:
+                self.store.delete([key])
+        put_files(self.services, files, partial(self._put, stage))
         self.services.may_commit()
         return self.committed(self.put_manifest(manifest))
 
@@ -47,29 +59,22 @@ class FolderRun(StoreRun):
         """Remove the files that this job has put, before the stage, so that a kill in between loses no record of them."""
         withdraw(self.store, self.address.key, self.services.uid)
 
-    def _own(self) -> set[str]:
+    def _own(self) -> dict[str, str]:
         """
-        Return the keys of this job's objects in the folder.
+        Return the ETags of this job's objects in the folder by their keys.
 
         Raises:
             TargetExists: There is an object of another job or program.
         """
-        found = set()
+        found = {}
         for each in self.store.objects(self._prefix):
             head = self.store.head(each.key)
-            if head is not None and head.label.uid != self.services.uid:
+            if head is None:
+                continue
+            if head.label.uid != self.services.uid:
                 raise self.exists(each.key, head.label.uid, None)
-            found.add(each.key)
+            found[each.key] = head.etag
         return found
-
-    def _check_sizes(self, manifest: Manifest) -> None:
-        largest = self.store.largest
-        for file in manifest.files or ():
-            if largest is not None and file.bytes > largest:
-                raise ExportRejected(
-                    f"Expected files of at most {largest:,} bytes in a folder of a bucket, got {file.bytes:,} in {file.name}: "
-                    "set split_bytes or split_rows."
-                )
 
     def _put(self, stage: StagingDir, file: ManifestFile, stopped: threading.Event) -> None:
         """
@@ -97,7 +102,7 @@ class FolderRun(StoreRun):
             try:
                 with StoppableFile(stage.data / file.name, stopped) as data:
                     self.store.put(key, data, over=False, match=head.etag, label=label)
-            except ConditionError as changed:
+            except (AbsentError, ConditionError) as changed:
                 raise ExportError(
                     f"Expected {self.address.at(key)} to stay, got {changed}: another run of this job has changed it."
                 ) from changed

@@ -10,7 +10,7 @@ from functools import partial
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.export import Services
 from steadyworker.exports.commit import committed, job_text, same_key
-from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
 from steadyworker.exports.stores.files import call_to_end
 from steadyworker.exports.stores.stage import StoreStage, reap_store, recorded
@@ -112,6 +112,13 @@ class StoreRun(ABC):
                 f"Expected {self.manifest_url} to stay, got {error}: another run has changed it. The next run finishes the export."
             ) from error
         return manifest
+
+    def check_size(self, file: ManifestFile, remedy: str) -> None:
+        """Raise ExportRejected if the store does not accept a file of this size by one `put`."""
+        if self.store.largest is not None and file.bytes > self.store.largest:
+            raise ExportRejected(
+                f"Expected files of at most {self.store.largest:,} bytes for {self.address}, got {file.bytes:,} in {file.name}: {remedy}."
+            )
 
     def may_replace(self, made: Manifest) -> bool:
         """Return whether this run may replace what the job of this manifest has made."""

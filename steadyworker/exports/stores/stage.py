@@ -3,16 +3,21 @@ The stage of a job in a store: the records of its runs, and what a later run nee
 
 ::
 
-    FOLDER/.sw-stage/<uid>/<digest>/<fence>.json     one for each run: its upload, or none yet
-    FOLDER/.sw-stage/<uid>/<digest>/complete.json    of an upload in parts: the manifest and the parts; with it the stage is complete
+    FOLDER/.sw-stage/<uid>.<digest>.<fence>.json     one for each run: its upload, or none yet
+    FOLDER/.sw-stage/<uid>.<digest>.complete.json    of an upload in parts: the manifest and the parts; with it the stage is complete
 
 `digest` is `ExportTarget.digest` of the target.
+The job that makes a folder of several files first puts `<digest>.claim`, with its uid as the label.
+So another job is refused before it puts a file, although its files can have other names.
+
+There are no folders in the stage, because a store that has folders would keep them empty; only Spark's parts are in `<uid>/parts/`.
 Each run writes only its own record, so a run that was frozen changes nothing of a later one.
 `complete.json` is put once, with If-None-Match; so all runs of a job complete the same bytes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
@@ -25,9 +30,12 @@ from steadyworker.errors import ExportError
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import INSIDE, REMEMBERED, STAGES
 from steadyworker.exports.stores.opening import open_store, store_address
-from steadyworker.exports.stores.store import ConditionError, ObjectStore, StoreAddress
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Listed, ObjectStore, StoreAddress
 
 _COMPLETE = "complete.json"
+_CLAIM = ".claim"
+_CLAIMS = 3  # requests: another job's claim can end between two of them
+_END_OF_UID = re.compile("[./]")
 _SOON = timedelta(minutes=10)
 """The time from a run's first record to its upload: the SDK's tries take half a minute."""
 
@@ -95,12 +103,13 @@ class StoreStage:
 
     def __init__(self, store: ObjectStore, uid: str, digest: str) -> None:
         self._store = store
-        self._all = f"{store.address.folder}{STAGES}/"
-        self._prefix = f"{self._all}{uid}/{digest}/"
+        self._all = _stages(store.address)
+        self._prefix = f"{self._all}{uid}.{digest}."
+        self._claim, self._uid = f"{self._all}{digest}{_CLAIM}", uid
 
     def records(self) -> dict[int, RunRecord]:
         """Return the records of the job's runs by their fences, the newest first."""
-        names = {found.key.removeprefix(self._prefix) for found in self._store.objects(self._prefix)}
+        names = {found.key.removeprefix(self._prefix) for found in self._objects()}
         fences = sorted((int(name[:-5]) for name in names if name[:-5].isdecimal()), reverse=True)
         found = {fence: _record(self._store, f"{self._prefix}{fence}.json") for fence in fences}
         return {fence: record for fence, record in found.items() if record is not None}
@@ -108,6 +117,30 @@ class StoreStage:
     def record(self, fence: int, record: RunRecord) -> None:
         """Put the record of a run."""
         self._store.put(f"{self._prefix}{fence}.json", msgspec.json.encode(record))
+
+    def claim(self, ended: Callable[[Sequence[str]], Iterable[str]]) -> str | None:
+        """
+        Put this job's claim to the folder, and return None; return the uid of another job that has claimed it, and has not ended.
+
+        Raises:
+            ExportError: Other jobs claimed the folder, and ended, again and again.
+        """
+        ends: str | None = None  # the ETag of a claim whose job has ended
+        for _ in range(_CLAIMS):
+            with suppress(AbsentError, ConditionError):
+                self._store.put(self._claim, self._uid.encode(), over=False, match=ends, label=Label(self._uid))
+                return None
+            head, ends = self._store.head(self._claim), None
+            if head is not None:
+                uid = head.label.uid or ""
+                if uid == self._uid:
+                    return None
+                if uid not in ended([uid]):
+                    return uid
+                ends = head.etag
+        raise ExportError(
+            f"Expected the claim {self._store.address.at(self._claim)} to stay, got another one each time: the next run tries again."
+        )
 
     def complete(self, complete: CompleteStage) -> CompleteStage:
         """Put what completes the object, or return what an earlier run of the job has put."""
@@ -131,7 +164,10 @@ class StoreStage:
 
     def remove(self) -> None:
         """End all uploads of the job's runs for this target, and remove the stage."""
-        _remove(self._store, self._prefix, self._all)
+        _remove(self._store, self._objects(), self._all)
+
+    def _objects(self) -> list[Listed]:
+        return [found for found in self._store.objects(self._all) if found.key.startswith(self._prefix)]
 
 
 def reap_store(
@@ -145,20 +181,20 @@ def reap_store(
         settled: A function that gets uids, and returns the uids that are done or dead in the ledger.
         but: A uid that stays.
     """
-    stages = f"{store.address.folder}{STAGES}/"
-    newest: dict[str, datetime] = {}
+    stages = _stages(store.address)
+    by_uid: dict[str, list[Listed]] = {}
     for found in store.objects(stages):
-        uid = found.key.removeprefix(stages).partition("/")[0]
-        newest[uid] = max(found.at, newest.get(uid, found.at))
-    newest.pop(but, None)
+        uid = _END_OF_UID.split(found.key.removeprefix(stages), maxsplit=1)[0]
+        by_uid.setdefault(uid, []).append(found)
+    by_uid.pop(but, None)
     forgotten = SystemClock().wall() - REMEMBERED
-    done = frozenset(settled(list(newest))) if newest else frozenset()
-    gone = tuple(sorted(uid for uid, at in newest.items() if uid in done or at.timestamp() < forgotten))
+    done = frozenset(settled(list(by_uid))) if by_uid else frozenset()
+    gone = [uid for uid, left in by_uid.items() if uid in done or max(each.at for each in left).timestamp() < forgotten]
     for uid in gone:
-        for folder in {record.key for record in _records(store, f"{stages}{uid}/") if record.several}:
+        for folder in {record.key for record in _records(store, by_uid[uid]) if record.several}:
             withdraw(store, folder, uid)
-        _remove(store, f"{stages}{uid}/", stages)
-    return gone
+        _remove(store, by_uid[uid], stages)
+    return tuple(sorted(gone))
 
 
 def recorded(address: StoreAddress) -> str:
@@ -184,7 +220,7 @@ def reap_address(address: StoreAddress, settled: Callable[[Sequence[str]], Itera
     """
     with closing(open_store(address)) as store:
         reap_store(store, settled)
-        return bool(store.objects(f"{address.folder}{STAGES}/"))
+        return bool(store.objects(_stages(address)))
 
 
 def withdraw(store: ObjectStore, folder: str, uid: str) -> None:
@@ -199,16 +235,33 @@ def withdraw(store: ObjectStore, folder: str, uid: str) -> None:
             store.delete([each.key])
 
 
-def _remove(store: ObjectStore, prefix: str, stages: str) -> None:
-    """End the uploads that the records with this prefix name, and remove all objects with this prefix."""
-    found = store.objects(prefix)
+def _stages(address: StoreAddress) -> str:
+    """Return the beginning of the keys of all stages beside this address."""
+    return f"{address.folder}{STAGES}/"
+
+
+def _remove(store: ObjectStore, found: list[Listed], stages: str) -> None:
+    """Remove these objects of stages; first end the uploads that the records among them name."""
     for each in found:
         record = _record(store, each.key)
-        if record is not None and record.upload is not None:
+        if record is None:
+            continue
+        if record.several:
+            _release(store, each.key, stages)
+        elif record.upload is not None:
             store.abort(record.key, record.upload)
-        elif record is not None and not record.several:
+        else:
             _end_unrecorded(store, record.key, each.at, stages)
     store.delete([each.key for each in found])
+
+
+def _release(store: ObjectStore, record: str, stages: str) -> None:
+    """Remove the claim to a folder, if it is that of the job that has put this record."""
+    uid, digest, _ = record.removeprefix(stages).split(".", 2)
+    claim = f"{stages}{digest}{_CLAIM}"
+    head = store.head(claim)
+    if head is not None and head.label.uid == uid:
+        store.delete([claim])
 
 
 def _end_unrecorded(store: ObjectStore, key: str, began: datetime, stages: str) -> None:
@@ -220,21 +273,22 @@ def _end_unrecorded(store: ObjectStore, key: str, began: datetime, stages: str) 
     """
     with suppress(ExportError):  # without the right to list uploads, the bucket's life-cycle rule ends them
         new = [each for each in store.uploads(key) if timedelta(seconds=-1) <= each["Initiated"] - began <= _SOON]
-        known = {record.upload for record in _records(store, stages)} if new else set()
+        known = {record.upload for record in _records(store, store.objects(stages))} if new else set()
         for each in new:
             if each["UploadId"] not in known:
                 store.abort(key, each["UploadId"])
 
 
-def _records(store: ObjectStore, prefix: str) -> Iterator[RunRecord]:
-    """Yield the records of runs whose keys have this prefix."""
-    found = (_record(store, each.key) for each in store.objects(prefix))
+def _records(store: ObjectStore, listed: list[Listed]) -> Iterator[RunRecord]:
+    """Yield the records of runs among these objects of stages."""
+    found = (_record(store, each.key) for each in listed)
     return (record for record in found if record is not None)
 
 
 def _record(store: ObjectStore, key: str) -> RunRecord | None:
     """Return the record of this key; None if the key is of something else in a stage, such as a part of Spark's."""
-    is_record = key.endswith(".json") and not key.endswith(f"/{_COMPLETE}")
+    folder, _, name = key.rpartition("/")
+    is_record = folder.endswith(STAGES) and name.endswith(".json") and not name.endswith(f".{_COMPLETE}")
     data = store.read(key) if is_record else None
     try:
         return None if data is None else msgspec.json.decode(data, type=RunRecord)

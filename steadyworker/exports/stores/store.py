@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+GONE = "see what removes objects there, and try again"
+"""The remedy for an object that was seen, and does not exist any longer."""
+
 
 class AbsentError(Exception):
     """An object or an upload that does not exist."""
@@ -143,7 +146,7 @@ class ObjectStore(Protocol):
         ...
 
     def copy_to(self, key: str, file: BinaryIO) -> None:
-        """Write an object's bytes to a file of this host; raise AbsentError if the object does not exist."""
+        """Write the bytes of an object that was seen before to a file of this host; raise ExportError if the object is gone."""
         ...
 
     def put(

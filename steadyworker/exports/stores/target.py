@@ -16,7 +16,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.s3.address import S3
 from steadyworker.exports.s3.bucket import Bucket
 from steadyworker.exports.s3.object import ObjectRun
-from steadyworker.exports.stage import ExportTarget, StagingDir, reap
+from steadyworker.exports.stage import ExportTarget, StagingDir, check_outside_stages, reap
 from steadyworker.exports.stores.file import FileRun
 from steadyworker.exports.stores.folder import FolderRun
 from steadyworker.exports.stores.opening import open_store
@@ -42,6 +42,7 @@ class StoreTarget:
             raise ExportRejected(
                 f"Expected the key of an object to export to, got {address.url!r}: add the object's name."
             )
+        check_outside_stages(address.key)
         self.name = ExportTarget.of(address.name, several=several).path.name
         self._address, self._several = address, several
         folder = _scratch_folder(address)

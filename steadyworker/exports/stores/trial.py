@@ -7,7 +7,6 @@ from contextlib import closing, suppress
 
 from steadyworker.errors import ExportError
 from steadyworker.exports.stage import STAGES
-from steadyworker.exports.stores.filesystem import FileSystem
 from steadyworker.exports.stores.opening import open_store
 from steadyworker.exports.stores.store import ConditionError, Label, ObjectStore, StoreAddress
 
@@ -16,7 +15,7 @@ def tried(address: StoreAddress) -> tuple[str, ...]:
     """
     List, put an object in a stage of this folder, read and remove it, and return what the store does not promise.
 
-    By SFTP, the folders that were not there before are removed, too.
+    In a store with folders, the folder stays, and an empty folder `.sw-stage` in it.
 
     Args:
         address: An object in the folder, which need not exist.
@@ -25,16 +24,15 @@ def tried(address: StoreAddress) -> tuple[str, ...]:
         ExportError: A request failed, or the store replaces an object that it must keep.
     """
     uid = f"try-{secrets.token_hex(4)}"
-    key = f"{address.folder}{STAGES}/{uid}/object"
+    key = f"{address.folder}{STAGES}/{uid}.object"
     with closing(open_store(address)) as store:
-        missing = store.missing_folders() if isinstance(store, FileSystem) else []
         try:
             _try(store, key, Label(uid))
         except BaseException:
             with suppress(ExportError):  # the first error shows more
-                _tidy(store, key, missing)
+                store.delete([key])
             raise
-        _tidy(store, key, missing)
+        store.delete([key])
         return address.limits
 
 
@@ -56,10 +54,3 @@ def _try(store: ObjectStore, key: str, label: Label) -> None:
         raise ExportError(
             f"Expected the store of {store.address} to return the object and the metadata that were put, got others: use another store."
         )
-
-
-def _tidy(store: ObjectStore, key: str, missing: list[str]) -> None:
-    """Remove the object, and the folders that the trial has made."""
-    store.delete([key])
-    if isinstance(store, FileSystem):
-        store.remove_folders(missing)

@@ -26,7 +26,7 @@ _REFUSED = {
     "s3n": "write it as s3://, which SteadyWorker publishes by its own requests",
 }
 _KEY_BYTES = 700  # Google Cloud allows 1,024; the stage and the manifest have longer keys
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\\]")  # with halves of characters, which UTF-8 does not have
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from steadyworker.errors import ExportRejected, Interrupt, InterruptReason, Targ
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import BY, TOTALS, FakeServices, Payments
-from tests.exports.s3.store import Front, Store, killed, wide
+from tests.exports.s3.store import Front, Request, Store, killed, wide
 
 KEY, MANIFEST = "out/wide.csv", "out/wide.csv.manifest.json"
 
@@ -233,3 +233,36 @@ def test_the_stage_of_an_ended_job_is_removed_by_the_next_export_to_its_folder(s
     living = FakeServices(tmp_path / "ledger", gone=frozenset({"uid-3", "uid-4"}))
     Payments().export().write(living, store.at(KEY))
     assert (store.names(), store.uploads()) == ([KEY, MANIFEST], [])
+
+
+@pytest.mark.parametrize(
+    ("begins", "left"),
+    [pytest.param("uploads", [], id="create"), pytest.param("uploadId=", [KEY, MANIFEST], id="complete")],
+)
+def test_a_cancel_waits_for_the_request_that_the_bucket_is_at(
+    store: Store, spoiled: Front, tmp_path: Path, begins: str, left: list[str]
+) -> None:
+    """Otherwise the bucket would begin an upload that no record names, or make the object appear, after the run has tidied up."""
+    tidied, main, signalled = threading.Event(), threading.get_ident(), list[str]()
+
+    def rule(request: Request) -> None:
+        if request.method == "POST" and request.query.startswith(begins) and not signalled:
+            signalled.append(request.query)
+            signal.pthread_kill(main, signal.SIGUSR1)
+            tidied.wait(0.5)  # this is set only if the run does not wait
+        elif request.method == "DELETE":
+            tidied.set()
+
+    def cancelled(*_: object) -> None:
+        raise Interrupt("cancelled")
+
+    spoiled.rule = rule
+    before = signal.signal(signal.SIGUSR1, cancelled)
+    try:
+        with pytest.raises(Interrupt, match="cancelled"):
+            wide(5_001).write(FakeServices(tmp_path / "ledger"), store.at(KEY, endpoint=spoiled.endpoint))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (len(signalled), store.names(), store.uploads()) == (1, left, [])
+    if left:
+        assert verify(store.at(KEY)).rows == 5_001

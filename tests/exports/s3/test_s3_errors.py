@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.formats import Csv
 from steadyworker.exports.s3 import bucket
 from steadyworker.exports.s3.address import S3
 from steadyworker.exports.targets import target_of
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices, Payments
-from tests.exports.s3.store import Front, Request, Store, wide
+from tests.exports.s3.store import Front, Request, Store, front, wide
 
 KEY = "out/pay.csv"
 
@@ -181,17 +182,20 @@ def test_parts_whose_etag_is_no_md5_go_up_again(spoiled: Front, store: Store, tm
     assert verify(store.at(KEY)) == manifest
 
 
-def test_the_options_reach_the_server(spoiled: Front, store: Store, tmp_path: Path) -> None:
-    spoiled.rule = always(403, "AccessDenied", begins_upload)
-    to = store.at(KEY, endpoint=spoiled.endpoint, kms_key="key-1", storage_class="STANDARD_IA")
-    with pytest.raises(ExportRejected):
-        Payments().export().write(FakeServices(tmp_path / "ledger"), to)
-    (asked,) = [request for request in spoiled.seen if begins_upload(request)]
-    sent = {name.lower(): value for name, value in asked.headers.items()}
-    assert sent["x-amz-server-side-encryption"] == "aws:kms"
-    assert sent["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
-    assert sent["x-amz-storage-class"] == "STANDARD_IA"
-    assert sent["x-amz-meta-sw-uid"] == "uid-1"
+def test_the_options_reach_the_server_and_each_object_has_the_key_of_kms(versioned: Store, tmp_path: Path) -> None:
+    """A bucket's policy can refuse each object that has no such key; S3Proxy has no KMS."""
+    with front(versioned.endpoint) as made:
+        to = versioned.at(KEY, endpoint=made.endpoint, kms_key="key-1", storage_class="STANDARD_IA")
+        assert Payments(9).export().write(FakeServices(tmp_path / "1"), to) == verify(versioned.at(KEY))
+        to = replace(to, url=f"s3://{versioned.bucket}/out/pay")
+        split = Payments(9).export().write(FakeServices(tmp_path / "2"), to, split_rows=3, format=Csv())
+    assert split == verify(versioned.at("out/pay"))
+    new = [each for each in made.seen if begins_upload(each) or (each.method == "PUT" and not each.is_part)]
+    sent = [{name.lower(): value for name, value in each.headers.items()} for each in new]
+    assert [each["x-amz-server-side-encryption"] for each in sent] == ["aws:kms"] * len(sent)
+    assert {each["x-amz-server-side-encryption-aws-kms-key-id"] for each in sent} == {"key-1"}
+    (upload,) = [each for each, request in zip(sent, new, strict=True) if begins_upload(request)]
+    assert (upload["x-amz-storage-class"], upload["x-amz-meta-sw-uid"]) == ("STANDARD_IA", "uid-1")
 
 
 @pytest.mark.parametrize(
@@ -205,6 +209,10 @@ def test_the_options_reach_the_server(spoiled: Front, store: Store, tmp_path: Pa
         ("s3://bucket/a\nb.csv", "without control characters"),
         ("s3://bucket/" + "a/" * 500 + "pay.csv", "at most 900 bytes"),
         ("https://bucket.example.com/pay.csv", "Expected an address such as"),
+        ("s3://bucket/a\udcff/pay.csv", "without control characters"),
+        ("s3://bucket/pay.csv?X-Amz-Signature=secret", "never from an address"),
+        ("s3://bucket/.sw-stage/pay.csv", "outside of .sw-stage"),
+        ("s3://bucket/out/.sw-stage/x/pay.csv", "outside of .sw-stage"),
         ("s3://bucket/out/", "add the object's name"),
         ("s3://bucket/out/pay.csv.manifest.json", "does not end in .manifest.json"),
     ],
@@ -213,6 +221,34 @@ def test_addresses_that_are_refused(url: str, says: str) -> None:
     with pytest.raises(ExportRejected, match=says) as caught:
         target_of(S3(url), several=False)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "minio:9000",
+        "https://",
+        "http://exa mple",
+        "ftp://minio",
+        "https://user:secret@minio",
+        "https://minio?key=secret",
+    ],
+)
+def test_endpoints_that_are_refused(endpoint: str) -> None:
+    with pytest.raises(ExportRejected, match="Expected an endpoint such as https") as caught:
+        S3("s3://bucket/pay.csv", endpoint=endpoint)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "https://[::1]:9000/", "https://s3.example.com/base"])
+def test_endpoints_that_are_accepted(endpoint: str) -> None:
+    assert S3("s3://bucket/pay.csv", endpoint=endpoint).reached_by["endpoint"] == endpoint
+
+
+def test_an_invalid_endpoint_of_the_sdks_settings_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "minio:9000")
+    with pytest.raises(ExportError, match=r"Invalid endpoint: minio:9000.*the SDK's settings"):
+        Payments().export().write(FakeServices(tmp_path / "ledger"), "s3://bucket/pay.csv")
 
 
 def test_small_parts_are_refused() -> None:

@@ -14,7 +14,7 @@ from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices, Payments
-from tests.exports.s3.store import Store, killed
+from tests.exports.s3.store import Front, Request, Store, killed
 
 FILES = [f"out/march/part-0000{number}.csv" for number in range(1, 6)]
 MANIFEST = "out/march/_manifest.json"
@@ -29,10 +29,11 @@ def split(store: Store, services: FakeServices, count: int = 10, **options: Any)
 @pytest.mark.parametrize(
     ("point", "seen"),
     [
-        pytest.param("before-PutObject-2", 0, id="before the first file"),
-        pytest.param("after-PutObject-4", 1, id="among the files"),
-        pytest.param("before-PutObject-7", 5, id="before the manifest"),
-        pytest.param("after-PutObject-7", 6, id="after the manifest"),
+        pytest.param("before-PutObject-2", 0, id="before its claim"),
+        pytest.param("before-PutObject-3", 0, id="before the first file"),
+        pytest.param("after-PutObject-5", 1, id="among the files"),
+        pytest.param("before-PutObject-8", 5, id="before the manifest"),
+        pytest.param("after-PutObject-8", 6, id="after the manifest"),
     ],
 )
 def test_the_next_run_finishes_what_a_killed_one_left(store: Store, tmp_path: Path, point: str, seen: int) -> None:
@@ -89,23 +90,26 @@ def test_a_cancelled_job_takes_its_files_away(store: Store, tmp_path: Path, wher
     assert store.names() == []
 
 
-def test_of_two_jobs_one_publishes_its_folder_and_the_other_learns_whose_it_is(store: Store, tmp_path: Path) -> None:
+def test_of_two_jobs_one_publishes_its_folder_and_the_other_learns_whose_it_is(
+    store: Store, spoiled: Front, tmp_path: Path
+) -> None:
+    """Both claim the folder at the same time."""
     ready = threading.Barrier(2)
     ends: dict[str, Manifest | ExportError] = {}
 
+    def meet(request: Request) -> None:
+        if request.method == "PUT" and request.path.endswith(".claim"):
+            ready.wait()
+
     def run(uid: str, count: int) -> None:
         services = FakeServices(tmp_path / uid, uid=uid, key=f"key of {uid}")
-
-        def first() -> None:
-            if services.leaves == 1:
-                ready.wait()
-
-        services.on_leave = first
+        to = store.at("out/march", endpoint=spoiled.endpoint)
         try:
-            ends[uid] = split(store, services, count)
+            ends[uid] = Payments(count).export().write(services, to, split_rows=2, format=Csv())
         except ExportError as error:
             ends[uid] = error
 
+    spoiled.rule = meet
     threads = [threading.Thread(target=run, args=each) for each in (("uid-a", 6), ("uid-b", 8))]
     for thread in threads:
         thread.start()
@@ -114,6 +118,6 @@ def test_of_two_jobs_one_publishes_its_folder_and_the_other_learns_whose_it_is(s
     won = [end for end in ends.values() if isinstance(end, Manifest)]
     lost = [end for end in ends.values() if isinstance(end, TargetExists)]
     assert (len(won), len(lost)) == (1, 1)
-    assert f"was made by job {won[0].uid}" in str(lost[0])
+    assert f"job {won[0].uid}" in str(lost[0])
     assert verify(store.at("out/march")) == won[0]
     assert len(store.names()) == 1 + len(won[0].files or ())

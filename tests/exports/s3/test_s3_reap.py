@@ -62,9 +62,9 @@ def leave_folder(store: Store, ledger: Path, uid: str, *, whole: bool = False) -
     else:
         services.on_progress = die
     with pytest.raises(Died):
-        Payments(9).export().write(services, store.at(f"out/{uid}"), format=Csv(), split_rows=3)
+        Payments(3).export().write(services, store.at(f"out/{uid}"), format=Csv(), split_rows=3)
     put = [name for name in store.names() if name.startswith(f"out/{uid}/")]
-    assert len(put) == (4 if whole else 1)
+    assert len(put) == (2 if whole else 1)
 
 
 def of(store: Store, uid: str) -> list[str]:

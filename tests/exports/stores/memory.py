@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from steadyworker.errors import ExportError
 from steadyworker.exports.stores import copying, target, trial
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, Listed, ObjectHead, StoreAddress
+from steadyworker.exports.stores.store import ConditionError, Label, Listed, ObjectHead, StoreAddress
 
 
 class Memory:
@@ -51,7 +52,7 @@ class Memory:
     def copy_to(self, key: str, file: BinaryIO) -> None:
         data = self.read(key)
         if data is None:
-            raise AbsentError(key)
+            raise ExportError(f"no object {key}")
         file.write(data)
 
     def put(

@@ -14,7 +14,7 @@ from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.verifying import verify
 from tests.exports.kit import FakeServices, Payments
-from tests.exports.s3.store import wide
+from tests.exports.s3.store import Request, wide
 from tests.exports.stores.place import Place
 
 pytestmark = [
@@ -117,19 +117,42 @@ def test_a_run_frozen_after_its_permission_finds_the_object_of_the_next_run(
     assert place.names() == [KEY, MANIFEST]
 
 
+def test_a_run_frozen_in_its_put_makes_nothing_appear(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its consumer has already taken the object that the next run has published."""
+    ledger, taken = tmp_path / "ledger", list[Manifest]()
+    rule = place.front.rule
+
+    def freeze(request: Request) -> tuple[int, str] | None:
+        if len(request.body) > 1 << 20 and not taken:
+            place.front.rule = rule
+            taken.append(wide(7).write(FakeServices(ledger, fence=2), place.at(KEY)))
+            for key in (KEY, MANIFEST):
+                place.fs.rm_file(f"{place.bucket}/{key}")
+        return rule(request)
+
+    place.front.rule = freeze
+    with pytest.raises(Interrupt, match="fenced"):
+        wide(20_000).write(FakeServices(ledger), place.at(KEY))
+    assert (len(taken), place.names()) == (1, [])
+
+
 @pytest.mark.parametrize("stop", ["cancelled", "shutdown"])
 def test_an_interrupted_put_makes_nothing_appear(place: Place, tmp_path: Path, stop: str) -> None:
     services = FakeServices(tmp_path / "ledger")
-    put = threading.Event()
+    put, checked = threading.Event(), threading.Event()
     rule = place.front.rule
 
-    def slow(request: object) -> tuple[int, str] | None:
-        if services.leaves:
+    def slow(request: Request) -> tuple[int, str] | None:
+        if len(request.body) > 1 << 20:
             put.set()
-        return rule(request)  # type: ignore[arg-type]
+            checked.wait(30)
+        return rule(request)
 
     def interrupted() -> None:
         if put.is_set():
+            checked.set()
             raise Interrupt(stop)  # type: ignore[arg-type]
 
     place.front.rule, services.on_check = slow, interrupted

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stores import filesystem
-from steadyworker.exports.stores.store import ConditionError, Listed
+from steadyworker.exports.stores.store import ConditionError, Label
 from steadyworker.exports.stores.trial import tried
 from steadyworker.exports.stores.url import StoreUrl
 from steadyworker.exports.verifying import verify
@@ -72,41 +74,81 @@ def test_verify_names_a_key_that_is_a_file_and_a_folder(memory: Memory, tmp_path
         verify(FOLDER)
 
 
-def test_the_loser_of_two_jobs_with_other_partitions_removes_its_files(memory: Memory, tmp_path: Path) -> None:
-    """No file of the two has the same name, so only the manifest shows who has won."""
-    ends: dict[str, Manifest | TargetExists] = {}
+def test_of_two_jobs_with_one_folder_the_first_one_wins_whatever_the_names_of_their_files(
+    memory: Memory, tmp_path: Path
+) -> None:
+    """Each of them puts a file before the other one's has its name."""
+    ends: list[str] = []
 
-    def export(uid: str, merchant: str, *, before: Callable[[], None]) -> None:
-        services = FakeServices(tmp_path / uid, uid=uid, key=uid)
-        services.on_leave = lambda: (
-            before() if services.leaves == 2 else None
-        )  # its files are put, and its manifest is not
-        rows = RowExport([[1, merchant]], columns=["id", "merchant"])
-        try:
-            ends[uid] = rows.write(services, FOLDER, partition_by=("merchant",), format=Csv())
-        except TargetExists as error:
-            ends[uid] = error
+    def rows(merchants: str) -> RowExport:
+        return RowExport([[1, merchant] for merchant in merchants], columns=["id", "merchant"])
 
-    real = memory.objects  # the second job has looked at the folder before the first one puts a file
+    def second() -> None:
+        with pytest.raises(TargetExists, match=f"{FOLDER} is the target of job uid-1, which has not ended"):
+            rows("bcd").write(
+                FakeServices(tmp_path / "2", uid="uid-2", key="2"), FOLDER, partition_by=("merchant",), format=Csv()
+            )
+        ends.append("refused")
 
-    def objects(prefix: str) -> list[Listed]:
-        return [found for found in real(prefix) if prefix != "out/wide/" or "merchant=a" not in found.key]
+    first = FakeServices(tmp_path / "1", on_leave=lambda: None if ends else second())
+    manifest = rows("abc").write(first, FOLDER, partition_by=("merchant",), format=Csv())
+    assert (ends, verify(FOLDER)) == (["refused"], manifest)
+    assert [name.split("/")[2] for name in memory.names()] == [
+        "_manifest.json",
+        *(f"merchant={merchant}" for merchant in "abc"),
+    ]
 
-    memory.objects = objects  # type: ignore[method-assign]
 
-    def overtake() -> None:
-        export("uid-b", "beta", before=lambda: None)
-        memory.objects = real  # type: ignore[method-assign]
+def test_the_claim_of_a_job_that_has_ended_keeps_no_other_job_out(memory: Memory, tmp_path: Path) -> None:
+    """A run that was frozen between its record and its claim puts the claim after its job has ended."""
+    export = partial(Payments(9).export().write, to=FOLDER, split_rows=3, format=Csv())
+    keys = list[str]()
+    real = memory.put
 
-    export("uid-a", "alpha", before=overtake)
-    assert isinstance(ends["uid-b"], Manifest)
-    assert isinstance(ends["uid-a"], TargetExists)
-    assert memory.names() == ["out/wide/_manifest.json", "out/wide/merchant=beta/part-00001.csv"]
-    assert verify(FOLDER) == ends["uid-b"]
+    def put(key: str, *more: Any, **options: Any) -> None:
+        real(key, *more, **options)
+        keys.extend([key] if key.endswith(".claim") else [])
+
+    memory.put = put  # type: ignore[method-assign]
+    export(FakeServices(tmp_path / "1"))
+    memory.delete([name for name in memory.names() if name.startswith("out/wide/")])
+    real(keys[0], b"uid-1", label=Label("uid-1"))
+    manifest = export(FakeServices(tmp_path / "2", uid="uid-2", key="2", gone=frozenset({"uid-1"})))
+    assert (verify(FOLDER), len(memory.names())) == (manifest, 4)
+
+
+def test_a_run_that_was_frozen_removes_no_file_of_a_later_run(memory: Memory, tmp_path: Path) -> None:
+    """The frozen run's source had fewer rows than those of the runs before and after it."""
+    ledger, real = tmp_path / "ledger", memory.put
+    export = {rows: partial(Payments(rows).export().write, to=FOLDER, split_rows=3, format=Csv()) for rows in (9, 15)}
+    made: list[Manifest] = []
+
+    class Killed(BaseException):
+        """The end of a run after which nothing is tidied up."""
+
+    def die(key: str, *more: Any, **options: Any) -> None:
+        if key.endswith("_manifest.json"):
+            raise Killed
+        real(key, *more, **options)
+
+    def freeze(key: str, *more: Any, **options: Any) -> None:
+        if key.endswith("part-00003.csv") and not made:
+            memory.put = real  # type: ignore[method-assign]
+            made.append(export[15](FakeServices(ledger, fence=3)))
+        real(key, *more, **options)
+
+    memory.put = die  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        export[15](FakeServices(ledger))
+    memory.put = freeze  # type: ignore[method-assign]
+    shutil.rmtree(next(tmp_path.glob("steadyworker-*")))  # the next run is on another host
+    with pytest.raises(Interrupt, match="fenced"):
+        export[9](FakeServices(ledger, fence=2))
+    assert made == [verify(FOLDER)]
 
 
 class Hdfs(ArrowFSWrapper):  # type: ignore[misc]
-    """A folder of this host as the partner of a test; as for HDFS, fsspec's `rmdir` also removes what is in a folder."""
+    """A folder of this host as the partner of a test, by the class that reaches HDFS."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(LocalFileSystem(), skip_instance_cache=options.get("skip_instance_cache"))
@@ -121,9 +163,9 @@ class Hdfs(ArrowFSWrapper):  # type: ignore[misc]
         return {}
 
 
-def test_a_job_on_hdfs_leaves_the_stage_of_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_jobs_export_to_hdfs_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(filesystem, "_kind", lambda _: Hdfs)
+    monkeypatch.setattr(filesystem, "_kind", lambda _: (Hdfs, {}))
     root, write, done = f"hdfs://host{tmp_path}/out", filesystem.FileSystem._write, list[Manifest]()
 
     def beside(self: filesystem.FileSystem, key: str, data: object, *more: object) -> None:
@@ -263,7 +305,7 @@ def test_the_command_prints_no_secret_of_an_address(url: str, more: list[str]) -
 def test_a_list_that_fails_is_not_an_empty_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an empty list, a run would not know its own file, and remove nothing."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(filesystem, "_kind", lambda _: Hdfs)
+    monkeypatch.setattr(filesystem, "_kind", lambda _: (Hdfs, {}))
     to = f"hdfs://host{tmp_path}/out/pay.csv"
     with monkeypatch.context() as broken:
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncssh
+import fsspec.config
 import pytest
 from click.testing import CliRunner
-from sshfs import SSHFileSystem  # type: ignore[import-untyped]
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.exports.cli.verify import command
@@ -22,6 +24,7 @@ from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stores import filesystem
 from steadyworker.exports.stores.url import LIMITS
 from steadyworker.exports.verifying import verify
+from tests.conftest import Eventually
 from tests.exports.kit import FakeServices, Payments
 
 pytestmark = pytest.mark.xdist_group("stores")
@@ -31,13 +34,16 @@ MANIFEST = "pay.csv.manifest.json"
 
 @dataclass
 class Partner:
-    """The server: `folder` is what its user sees at `/`."""
+    """The server: `folder` is what its user sees at `/`; `connections` returns those that are open."""
 
     url: str
     folder: Path
+    connections: Callable[[], Any]
 
     def names(self) -> list[str]:
-        return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*"))
+        """Return the files, and the folders but for an empty `.sw-stage`."""
+        found = [path for path in self.folder.rglob("*") if path.name != ".sw-stage" or [*path.iterdir()]]
+        return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
 
 @pytest.fixture
@@ -78,7 +84,9 @@ def partner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Partner
         await server.wait_closed()
 
     try:
-        yield Partner(f"sftp://partner@127.0.0.1:{port}", folder)
+        yield Partner(
+            f"sftp://partner@127.0.0.1:{port}", folder, lambda: [each for each in connections if not each.is_closed()]
+        )
     finally:
         asyncio.run_coroutine_threadsafe(close(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
@@ -173,22 +181,24 @@ def test_a_file_that_appears_during_the_upload_stays(
     assert [name for name in partner.names() if not name.startswith(".sw-stage")] == ["pay.csv", MANIFEST]
 
 
-def test_a_folder_of_the_stage_that_another_job_removes_as_empty_is_made_again(
+def test_a_run_frozen_in_its_upload_puts_no_second_file_into_the_drop_folder(
     partner: Partner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to, make, removed = f"{partner.url}/pay.csv", SSHFileSystem.makedirs, list[str]()
+    """The partner has already taken the file of the next run."""
+    to, write = f"{partner.url}/pay.csv", filesystem.FileSystem._write
+    taken: list[Manifest] = []
 
-    def vanishes(self: SSHFileSystem, path: str, exist_ok: bool = False) -> None:
-        make(self, path, exist_ok=exist_ok)
-        if ".sw-stage" in path and not removed:
-            removed.append(path)
-            (partner.folder / path.lstrip("/")).rmdir()
+    def frozen(self: filesystem.FileSystem, key: str, data: Any, *more: object) -> None:
+        if key.endswith(".new") and not isinstance(data, bytes) and not taken:
+            taken.append(Payments(9).export().write(FakeServices(tmp_path / "ledger", fence=2), to))
+            for name in ("pay.csv", MANIFEST):
+                (partner.folder / name).unlink()
+        write(self, key, data, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SSHFileSystem, "makedirs", vanishes)
-    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
-    assert len(removed) == 1
-    assert verify(to) == manifest
-    assert partner.names() == ["pay.csv", MANIFEST]
+    monkeypatch.setattr(filesystem.FileSystem, "_write", frozen)
+    with pytest.raises(Interrupt, match="fenced"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
+    assert (len(taken), partner.names()) == (1, [])
 
 
 def test_a_cancelled_export_leaves_nothing(partner: Partner, tmp_path: Path) -> None:
@@ -211,20 +221,42 @@ def test_several_files_and_a_replacement_are_refused(partner: Partner, tmp_path:
 
 def test_an_unknown_server_is_refused(partner: Partner, tmp_path: Path) -> None:
     (tmp_path / "home" / ".ssh" / "known_hosts").write_text("")
-    with pytest.raises(ExportError, match=r"connect sftp://.*HostKeyNotVerifiable"):
+    with pytest.raises(ExportError, match=r"connect sftp://.*HostKeyNotVerifiable.*must be in ~/.ssh/known_hosts"):
         Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{partner.url}/pay.csv")
 
 
-def test_the_trial_of_a_target_leaves_no_folder_that_it_made(partner: Partner, tmp_path: Path) -> None:
+def test_fsspecs_configuration_names_the_known_hosts(
+    partner: Partner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = (tmp_path / "home" / ".ssh" / "known_hosts").rename(tmp_path / "hosts-of-partners")
+    monkeypatch.setitem(fsspec.config.conf, "sftp", {"known_hosts": str(known)})
+    assert Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{partner.url}/pay.csv").rows == 9
+
+
+def test_a_library_that_accepts_each_servers_key_is_not_used(
+    partner: Partner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sshfs", None)
+    with pytest.raises(ExportError, match="run pip install sshfs"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{partner.url}/pay.csv")
+
+
+def test_an_export_leaves_no_connection(partner: Partner, tmp_path: Path, eventually: Eventually) -> None:
+    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{partner.url}/pay.csv")
+    assert verify(f"{partner.url}/pay.csv") == manifest
+    assert eventually(lambda: not partner.connections())
+
+
+def test_the_trial_of_a_target_leaves_no_file(partner: Partner, tmp_path: Path) -> None:
     (partner.folder / "there").mkdir()
-    for folder in ("in/march.csv", "there"):
-        done = CliRunner().invoke(command, ["--target", f"{partner.url}/{folder}"])
+    for target in ("in/march.csv", "there/"):
+        done = CliRunner().invoke(command, ["--target", f"{partner.url}/{target}"])
         assert done.exit_code == 0, done.output
-    assert partner.names() == ["there"]
+    assert partner.names() == ["in", "there"]
     assert Payments(9).export().write(FakeServices(tmp_path / "ledger"), f"{partner.url}/in/march.csv").rows == 9
 
 
 def test_the_command_reports_before_a_deploy_what_is_not_promised(partner: Partner) -> None:
-    done = CliRunner().invoke(command, ["--target", f"{partner.url}/out", "--json"])
+    done = CliRunner().invoke(command, ["--target", f"{partner.url}/out.csv", "--json"])
     assert (done.exit_code, json.loads(done.output).get("limits")) == (0, [*LIMITS]), done.output
     assert partner.names() == []

@@ -8,22 +8,26 @@ import sys
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
 
 from steadyworker import Job, Worker
 from steadyworker.clock import SystemClock, Times
-from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.errors import ExportError, ExportRejected, TargetExists
 from steadyworker.exports import DuckDBExport
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.formats import Csv
+from steadyworker.exports.stores import filesystem
 from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing import run_one
+from tests.conftest import Eventually
 from tests.exports.kit import FakeServices, Payments
 from tests.exports.s3.store import Request, wide
 from tests.exports.stores.place import Place
@@ -51,6 +55,8 @@ KEY = "out/pay.csv"
         ("gs://[bucket/pay.csv", "Expected an address such as gs://bucket/folder/report.csv"),
         ("gs://buc\nket/pay.csv", "without control characters"),
         ("gs://bucket/out\\pay.csv", "without control characters and backslashes"),
+        ("gs://bucket/a\udcff/pay.csv", "without control characters"),
+        ("gs://bucket/.sw-stage/pay.csv", "outside of .sw-stage"),
         ("gs://bucket/" + "x" * 701, "Expected a key of at most 700 bytes"),
     ],
 )
@@ -116,6 +122,36 @@ def test_a_wrong_key_of_azure_is_in_no_text(azure: Place, tmp_path: Path, monkey
     assert wrong not in str(caught.value)
 
 
+def test_an_export_leaves_no_connection(place: Place, tmp_path: Path, eventually: Eventually) -> None:
+    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), place.at(KEY))
+    port = urlsplit(place.front.endpoint).port
+
+    def connections() -> int:
+        found = psutil.Process().net_connections("tcp")
+        return sum(bool(each.raddr) and each.raddr[1] == port and each.status == "ESTABLISHED" for each in found)
+
+    assert verify(place.at(KEY)) == manifest
+    assert eventually(lambda: connections() == 0)
+
+
+def test_an_object_in_the_place_of_the_folder_stays_and_is_named(azure: Place, tmp_path: Path) -> None:
+    """Azure lists nothing of a folder whose name is also a blob's."""
+    azure.put("out/wide", b"not ours")
+    with pytest.raises(TargetExists, match="out/wide is an object, and no folder"):
+        wide(9).write(FakeServices(tmp_path / "ledger"), azure.at("out/wide"), split_rows=3, format=Csv())
+    assert azure.names() == ["out/wide"]
+
+
+def test_a_file_that_the_store_cannot_hold_is_final(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(filesystem._LARGEST, "'steadyworker[gcs]'", 100)
+    monkeypatch.setitem(filesystem._LARGEST, "'steadyworker[azure]'", 100)
+    with pytest.raises(ExportRejected, match=r"at most 100 bytes for .*: export a folder of several files"):
+        wide(9).write(FakeServices(tmp_path / "ledger"), place.at(KEY))
+    assert place.names() == []
+
+
 class Uploads(Worker[str]):
     """DuckDB sorts rows into the address of the message."""
 
@@ -142,8 +178,8 @@ def test_the_command_verifies_an_object_and_finds_what_changed(place: Place, tmp
 
 
 def test_the_command_tries_a_target_before_a_deploy(place: Place) -> None:
-    done = CliRunner().invoke(command, ["--target", place.at("out"), "--json"])
-    assert (done.exit_code, json.loads(done.output)) == (0, {"target": place.at("out"), "ok": True, "limits": []})
+    done = CliRunner().invoke(command, ["--target", place.at("out/"), "--json"])
+    assert (done.exit_code, json.loads(done.output)) == (0, {"target": place.at("out/"), "ok": True, "limits": []})
     assert place.names() == []
     place.front.rule = lambda _: None  # now Google's server accepts a second object
     done = CliRunner().invoke(command, ["--target", f"{place.root.partition('://')[0]}://no-such-bucket/out"])
@@ -164,7 +200,7 @@ def leave(place: Place, ledger: Path, uid: str) -> FakeServices:
 
     services.on_progress = die
     with pytest.raises(Died):
-        Payments(9).export().write(services, place.at(f"out/{uid}.parts"), split_rows=3, format=Csv())
+        Payments(3).export().write(services, place.at(f"out/{uid}.parts"), split_rows=3, format=Csv())
     assert len([name for name in place.names() if f"{uid}.parts/" in name]) == 1
     return services
 
