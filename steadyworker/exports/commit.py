@@ -53,7 +53,7 @@ import msgspec
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.export import Services
-from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.manifest import Manifest, same_key
 from steadyworker.exports.stage import (
     INSIDE,
     ExportTarget,
@@ -349,12 +349,6 @@ def _manifest_at(path: Path) -> Manifest | None:
         return Manifest.load(path)
     except ExportError:
         return None
-
-
-def same_key(manifest: Manifest, services: Services) -> bool:
-    """Return whether a job with this job's key in the same queue has made the file."""
-    made = manifest.namespace, manifest.queue, manifest.key
-    return made == (services.namespace, services.queue, services.key)
 
 
 def job_text(named: Manifest | Services) -> str:

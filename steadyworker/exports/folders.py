@@ -24,7 +24,7 @@ from steadyworker.config.options import Option
 from steadyworker.config.services import ServiceSettings
 from steadyworker.errors import ExportError, Finding
 from steadyworker.exports.stage import REMEMBERED, STAGES, reap
-from steadyworker.exports.stores.stage import reap_address, recorded_address
+from steadyworker.exports.stores.reaping import reap_address, recorded_address
 from steadyworker.system.private import make_private_file, make_private_folder
 from steadyworker.telemetry.logs import get_logger
 

@@ -22,6 +22,7 @@ import msgspec
 
 from steadyworker.clock import Clock
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.export import Services
 from steadyworker.text.versions import version
 
 SCHEMA = 1
@@ -200,3 +201,9 @@ def timestamp(clock: Clock) -> str:
 def versions(*distributions: str) -> dict[str, str]:
     """Return the versions of Python, of SteadyWorker and of these distributions, for a manifest."""
     return {"python": platform.python_version()} | {name: version(name) for name in ("steadyworker", *distributions)}
+
+
+def same_key(manifest: Manifest, named: Manifest | Services) -> bool:
+    """Return whether a job with the key of this job, in the same queue, has made the file."""
+    made = manifest.namespace, manifest.queue, manifest.key
+    return made == (named.namespace, named.queue, named.key)

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected
-from steadyworker.exports.manifest import Manifest
+from steadyworker.exports.manifest import Manifest, same_key
 from steadyworker.text.redaction import redact
 
 STAGES = ".sw-stage"
@@ -221,6 +221,8 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
     """
     Remove the stages of settled jobs in this folder, and return the jobs' uids.
 
+    If a job was killed between its file and the manifest, and ended without another run, link the manifest before.
+
     Args:
         folder: A folder to which jobs export.
         settled: A function that gets uids, and returns the uids that are done or dead in the ledger (`Services.ended`).
@@ -240,10 +242,31 @@ def reap(folder: Path, settled: Callable[[Sequence[str]], Iterable[str]]) -> tup
     done = frozenset(settled(list(found))) if found else frozenset()
     gone = tuple(sorted(uid for uid, begun in found.items() if uid in done or begun < forgotten))
     for uid in gone:
+        _finish(folder, uid)
         shutil.rmtree(folder / STAGES / uid, ignore_errors=True)
     with suppress(OSError):  # not empty
         (folder / STAGES).rmdir()
     return gone
+
+
+def _finish(folder: Path, uid: str) -> None:
+    """Link the manifests of the files that a job has published here; its stages have the only copies."""
+    for path in (folder / STAGES / uid).glob("*/*"):
+        stage = StagingDir(path, 0)
+        with suppress(OSError, ExportError):  # the file was not published, or it was removed
+            manifest = stage.read()
+            if manifest is None or manifest.files is not None:
+                continue
+            file = folder / manifest.name
+            if not file.samefile(stage.data):
+                continue
+            at = manifest_path(file)
+            try:
+                os.link(stage.manifest, at)
+            except FileExistsError:
+                if same_key(Manifest.load(at), manifest):  # that of an earlier job whose file this job has replaced
+                    stage.manifest.replace(at)
+            sync_folder(folder)
 
 
 def make_folder(path: Path) -> None:

@@ -62,6 +62,9 @@ The library stomp.py logs to the logger `stomp.py`, which is a child of `stomp`.
 The debug lines of rocketmq-python-client contain whole messages.
 """
 
+_STORES = ("asyncssh", "azure.core.pipeline.policies.http_logging_policy", "azure.identity", "botocore.credentials")
+"""Libraries for the stores of exports, which log each request or login; their lines of level info appear only at log level debug."""
+
 _OWN = "steadyworker"
 _SETTLED = "steadyworker_settled"
 """The attribute of the logger `steadyworker` that has the handler and the root's level, because this module has no state."""
@@ -125,6 +128,8 @@ def configure(format: LogFormat, level: str, stream: TextIO | None = None, remed
     settle()
     for name, lowest in _CLIENT_LIBRARIES.items():
         logging.getLogger(name).setLevel(logging.CRITICAL if root.level > logging.DEBUG else lowest)
+    for name in _STORES:
+        logging.getLogger(name).setLevel(logging.WARNING if root.level > logging.DEBUG else logging.NOTSET)
 
 
 def settle() -> None:

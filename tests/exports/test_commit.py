@@ -14,7 +14,7 @@ import pytest
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, InterruptReason, TargetExists
-from steadyworker.exports import hashed
+from steadyworker.exports import commit, hashed
 from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.hashed import HashedFile
 from steadyworker.exports.manifest import Manifest
@@ -476,3 +476,29 @@ def test_a_file_whose_disk_began_early_is_the_same_file(tmp_path: Path, monkeypa
         assert (file.bytes, file.sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
         assert (tmp_path / "file").read_bytes() == whole
     assert begun == [(0, 8 << 20), (8 << 20, (20 << 20) + 1)]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_the_reaper_links_the_manifest_that_a_killed_job_could_not_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    """The job ended without another run: it was cancelled, or had no attempts left."""
+    out = tmp_path / "out" / "payments.csv"
+    if replace:
+        Payments(3).export().write(FakeServices(tmp_path / "0", uid="uid-0"), out)
+
+    class Killed(BaseException):
+        """The end of a run after which nothing is tidied up, as after a kill."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as mortal:
+        mortal.setattr(commit, "_link_manifest", die)
+        with pytest.raises(Killed):
+            Payments(9).export().write(
+                FakeServices(tmp_path / "1"), out, if_exists="replace-own" if replace else "fail"
+            )
+    assert reap(out.parent, lambda uids: uids) == ("uid-1",)
+    assert visible(out.parent, STAGES) == ["payments.csv", "payments.csv.manifest.json"]
+    assert (verify(out).rows, verify(out).uid) == (9, "uid-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -19,7 +20,7 @@ from steadyworker.errors import ConfigError, ExportError, SourceUnavailable
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.stage import STAGES, reap
 from steadyworker.exports.stores.opening import open_store, store_address
-from steadyworker.exports.stores.stage import reap_store
+from steadyworker.exports.stores.reaping import reap_store
 from steadyworker.exports.stores.trial import tried
 from steadyworker.exports.verifying import verify
 from steadyworker.text.plain_text import printable
@@ -108,8 +109,12 @@ def command(
                     err=True,
                 )
     rows = _source_rows(source, query) if source is not None and query is not None else None
-    matches = [_tried(target, as_json=as_json) for target in targets]
-    matches += [_verified(file, rows, as_json=as_json) for file in files]
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no copy of an object stays
+    try:
+        matches = [_tried(target, as_json=as_json) for target in targets]
+        matches += [_verified(file, rows, as_json=as_json) for file in files]
+    finally:
+        signal.signal(signal.SIGTERM, before)
     ctx.exit(0 if all(matches) else 1)
 
 
@@ -165,7 +170,10 @@ def _reap(folder: str, ended: Callable[[Sequence[str]], Iterable[str]]) -> Seque
         address = store_address(f"{folder.rstrip('/')}/{STAGES}")
         if address is not None:
             with closing(open_store(address)) as store:
-                return reap_store(store, ended)
+                done, error = reap_store(store, ended)
+            if error is not None:
+                raise error
+            return done
     except ExportError as error:
         raise click.UsageError(str(error)) from error
     if not Path(folder).is_dir():

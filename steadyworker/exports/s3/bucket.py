@@ -1,7 +1,7 @@
 """
 Requests to a bucket, by boto3, and the meaning of their errors.
 
-The SDK repeats a request that was throttled or got no answer, six times in about half a minute.
+The SDK makes a request that was throttled six times in about half a minute, and one without an answer six times in six minutes.
 What is left then is an ExportError, and the job's next attempt continues.
 An error that each attempt would meet again, such as a bucket that does not exist, is an ExportRejected.
 A wrong or expired login is an ExportError, because an operator can renew it while the job waits for its next attempt.
@@ -17,13 +17,14 @@ from http import HTTPStatus
 from typing import Any, BinaryIO
 
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.commit import FULL
 from steadyworker.exports.s3.address import S3
 from steadyworker.exports.stores.files import CONNECTIONS
 from steadyworker.exports.stores.store import GONE, AbsentError, ConditionError, Label, Listed, ObjectHead
 from steadyworker.text.redaction import redact
 
 _CHECKSUM = "x-amz-checksum-sha256"
-_UID, _SHA256 = "sw-uid", "sw-sha256"
+_LABEL = ("sw-uid", "sw-sha256", "sw-target")
 _TRIES = 6
 _CONNECT_WITHIN, _READ_WITHIN = 10, 60  # seconds; S3 sends spaces while a Complete takes longer
 
@@ -121,8 +122,8 @@ class Bucket:
             found = self.call("head_object", Key=key)
         except AbsentError:
             return None
-        metadata = found["Metadata"]
-        return ObjectHead(found["ContentLength"], found["ETag"], Label(metadata.get(_UID), metadata.get(_SHA256)))
+        metadata = {name.lower(): text for name, text in found["Metadata"].items()}  # as a server has spelt the header
+        return ObjectHead(found["ContentLength"], found["ETag"], Label(*(metadata.get(name) for name in _LABEL)))
 
     def read(self, key: str) -> bytes | None:
         """Return an object's bytes; None if it does not exist."""
@@ -178,13 +179,14 @@ class Bucket:
             sha256 = base64.b64encode(bytes.fromhex(label.sha256)).decode()
             options |= self.options(key, label) | {"ChecksumSHA256": sha256}
         elif label is not None:
-            options |= {"ContentType": "application/json", "Metadata": {_UID: label.uid}}
+            options |= {"ContentType": "application/json", "Metadata": _metadata(label)}
         self.call("put_object", Key=key, Body=data, **options)
 
     def delete(self, keys: list[str]) -> None:
         """Delete these objects, one by one, because not each server deletes several at once."""
         for key in keys:
-            self.call("delete_object", Key=key)
+            with suppress(AbsentError):  # the answer of Google's servers
+                self.call("delete_object", Key=key)
 
     def objects(self, prefix: str) -> list[Listed]:
         """Return the objects whose keys begin with `prefix`."""
@@ -222,8 +224,7 @@ class Bucket:
     def options(self, key: str, label: Label) -> dict[str, Any]:
         """Return the arguments of a new object of this key, which carries this label."""
         kind = _TYPES.get(key.rpartition(".")[2].lower(), "application/octet-stream")
-        metadata = {_UID: label.uid} | ({} if label.sha256 is None else {_SHA256: label.sha256})
-        found = {"ContentType": kind, "Metadata": metadata, **self._encryption()}
+        found = {"ContentType": kind, "Metadata": _metadata(label), **self._encryption()}
         if self.address.storage_class is not None:
             found["StorageClass"] = self.address.storage_class
         return found
@@ -254,8 +255,10 @@ class Bucket:
         except (
             exceptions.BotoCoreError,
             OSError,
-            ValueError,
-        ) as error:  # the last one of an endpoint in the SDK's settings
+            ValueError,  # of an endpoint in the SDK's settings
+        ) as error:
+            if isinstance(error, OSError) and error.errno in FULL:  # the disk of this host
+                raise
             raise self._failed(
                 ExportError, operation, str(error), "check the endpoint, the network and the SDK's settings"
             ) from error
@@ -281,6 +284,10 @@ class Bucket:
     def _failed(self, kind: type[ExportError], operation: str, got: str, remedy: str) -> ExportError:
         """Return the error of a request to this address."""
         return kind(f"Expected the bucket to accept {operation} for {self.address}, got {redact(got):.500}: {remedy}.")
+
+
+def _metadata(label: Label) -> dict[str, str]:
+    return {name: text for name, text in zip(_LABEL, label, strict=True) if text is not None}
 
 
 def _client(address: S3) -> Any:

@@ -16,7 +16,7 @@ from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir, new_sta
 from steadyworker.exports.stores.files import call_to_end
 from steadyworker.exports.stores.single import SingleRun
 from steadyworker.exports.stores.stage import CompleteStage, RunRecord, UploadedPart
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectHead
+from steadyworker.exports.stores.store import AbsentError, ConditionError, ObjectHead
 
 
 class ObjectRun(SingleRun):
@@ -80,7 +80,7 @@ class ObjectRun(SingleRun):
 
     def _begin(self) -> tuple[str, list[Mapping[str, Any]]]:
         """Return the upload of an earlier run of this job and its parts, or a new upload."""
-        options = self._bucket.options(self.address.key, Label(self.services.uid))
+        options = self._bucket.options(self.address.key, self.label())
         known = {name: value for name, value in options.items() if name != "Metadata"}
         new = RunRecord(key=self.address.key, options={**known, "part_bytes": self._bucket.address.part_bytes})
         records = self.stage.records()
@@ -129,6 +129,7 @@ class ObjectRun(SingleRun):
                 f"Expected the upload of {self.address} to be complete, got {error}: see what ends or changes uploads there. "
                 "The next run makes the object again."
             ) from error
+        self.services.may_commit()  # a frozen run must not put a manifest that a reader has taken away
         return self.put_manifest(complete.manifest)
 
 

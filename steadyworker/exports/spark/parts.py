@@ -30,7 +30,7 @@ from steadyworker.exports.s3.reading import ObjectFile
 from steadyworker.exports.sources import arrow
 from steadyworker.exports.stage import STAGES, reap, remove_empty
 from steadyworker.exports.stores.files import CONNECTIONS
-from steadyworker.exports.stores.stage import reap_address
+from steadyworker.exports.stores.reaping import reap_address
 
 BUCKET = "s3a://"
 """The scheme of Hadoop's file system for buckets."""

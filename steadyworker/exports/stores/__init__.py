@@ -56,7 +56,8 @@ Google and Azure end an unfinished upload after a week.
 | `opening.py` | the address of a target, and its store |
 | `url.py` | `StoreUrl`: an address for fsspec |
 | `filesystem.py` | the stores of fsspec |
-| `stage.py` | the records of a job's runs in the store, and their removal |
+| `stage.py` | the records of a job's runs in the store |
+| `reaping.py` | the end of what killed jobs have left in the store |
 | `run.py` | what all publications share |
 | `single.py` | what the publications of one object share |
 | `file.py` | the publication of one file of this host |

@@ -27,11 +27,17 @@ def copied(address: StoreAddress) -> Iterator[Path]:
     with closing(open_store(address)) as store, tempfile.TemporaryDirectory(prefix="steadyworker-verify-") as made:
         local = Path(made) / address.name
         inside = None if address.url.endswith("/") else store.read(address.key + SUFFIX)
-        if inside is not None:
-            local.with_name(local.name + SUFFIX).write_bytes(inside)
-            _copy(store, address.key, local, Manifest.parse(inside, f"{address}{SUFFIX}").bytes)
-        else:
-            _copy_folder(store, address, local)
+        try:
+            if inside is not None:
+                local.with_name(local.name + SUFFIX).write_bytes(inside)
+                _copy(store, address.key, local, Manifest.parse(inside, f"{address}{SUFFIX}").bytes)
+            else:
+                _copy_folder(store, address, local)
+        except OSError as error:
+            raise ExportError(
+                f"Expected to copy {address} to this host, got {error.strerror!r}: free disk space, set TMPDIR to a larger disk, "
+                "or remove a key that is a file and a folder."
+            ) from error
         yield local
 
 
@@ -48,23 +54,18 @@ def _copy_folder(store: ObjectStore, address: StoreAddress, local: Path) -> None
             f"Expected names of files in the manifest {address}/{INSIDE}, got {wrong[0]!r:.200}: export the folder again."
         )
     sizes = {file.name: file.bytes for file in listed}
-    try:
-        local.mkdir()
-        (local / INSIDE).write_bytes(data)
-        for each in store.objects(f"{address.key}/"):
-            name = each.key.removeprefix(f"{address.key}/")
-            if name == INSIDE or not _is_inside(name):
-                continue
-            path = local / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if name in sizes:
-                _copy(store, each.key, path, sizes[name])
-            else:
-                path.touch()  # `verify` reports its name
-    except OSError as error:
-        raise ExportError(
-            f"Expected to copy {address} to this host, got {error.strerror!r}: remove a key that is a file and a folder, or free disk space."
-        ) from error
+    local.mkdir()
+    (local / INSIDE).write_bytes(data)
+    for each in store.objects(f"{address.key}/"):
+        name = each.key.removeprefix(f"{address.key}/")
+        if name == INSIDE or not _is_inside(name):
+            continue
+        path = local / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name in sizes:
+            _copy(store, each.key, path, sizes[name])
+        else:
+            path.touch()  # `verify` reports its name
 
 
 def _is_inside(name: str) -> bool:

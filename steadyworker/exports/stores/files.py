@@ -28,25 +28,56 @@ class Stopped(BaseException):
     """The end of an upload that is under way; no Exception, so that a client library does not try again."""
 
 
+class Upload:
+    """
+    What the main thread shares with the threads that put files.
+
+    Args:
+        services: The job's services.
+        total: The bytes of all files.
+
+    Attributes:
+        stopped: An event after which no thread reads a file.
+    """
+
+    def __init__(self, services: Services, total: int) -> None:
+        self.stopped = threading.Event()
+        self._services, self._total = services, total
+        self._lock, self._bytes, self._reported = threading.Lock(), 0, -1
+
+    def count(self, size: int) -> None:
+        """Count the bytes that a request has read."""
+        with self._lock:
+            self._bytes = min(self._total, self._bytes + size)  # a request that is repeated reads some again
+
+    def report(self) -> None:
+        """Report progress if bytes have moved, and raise Interrupt if the run must end."""
+        if self._bytes != self._reported:
+            self._reported = self._bytes
+            self._services.progress(self._bytes, self._total, "uploading")
+        self._services.check()
+
+
 class StoppableFile(FileIO):
     """
     A file of this host that goes up.
 
     Args:
         path: The file.
-        stopped: After this event, the request that reads the file ends.
+        upload: Counts the bytes; after its end, the request that reads the file ends.
         at_end: A function that is called when the file has no more bytes, and before the request can know it.
     """
 
-    def __init__(self, path: Path, stopped: threading.Event, at_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, path: Path, upload: Upload, at_end: Callable[[], None] = lambda: None) -> None:
         super().__init__(path, "rb")
-        self._stopped, self._at_end = stopped, at_end
+        self._upload, self._at_end = upload, at_end
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read as FileIO does; after the event, raise an error that no client library handles."""
-        if self._stopped.is_set():
+        """Read as FileIO does; after the upload's end, raise an error that no client library handles."""
+        if self._upload.stopped.is_set():
             raise Stopped
         data = super().read(-1 if size is None else size)
+        self._upload.count(len(data))
         if not data:
             self._at_end()
         return data
@@ -91,58 +122,54 @@ def put_file(services: Services, path: Path, put: Callable[[BinaryIO], None]) ->
         path: The file.
         put: A function that reads the file to its end, and then makes the object appear; it is called on a thread.
     """
-    stopped, asked, answered = threading.Event(), threading.Event(), threading.Event()
+    upload, asked, answered = Upload(services, path.stat().st_size), threading.Event(), threading.Event()
 
     def wait_for_permission() -> None:
         asked.set()
         answered.wait()
-        if stopped.is_set():
+        if upload.stopped.is_set():
             raise Stopped
 
-    with StoppableFile(path, stopped, wait_for_permission) as file, ThreadPoolExecutor(1, "store") as pool:
+    with StoppableFile(path, upload, wait_for_permission) as file, ThreadPoolExecutor(1, "store") as pool:
         request = pool.submit(put, file)
         request.add_done_callback(lambda _: asked.set())  # if it fails before the file's end
         try:
             while not asked.wait(CHECK_EVERY):
-                services.check()
+                upload.report()
             if not request.done():
                 services.may_commit()
             answered.set()
             while not wait([request], CHECK_EVERY).done:
-                services.check()
+                upload.report()
             request.result()
         finally:
-            stopped.set()
+            upload.stopped.set()
             answered.set()
 
 
-def put_files(
-    services: Services, files: Sequence[ManifestFile], put: Callable[[ManifestFile, threading.Event], None]
-) -> None:
+def put_files(services: Services, files: Sequence[ManifestFile], put: Callable[[ManifestFile, Upload], None]) -> None:
     """
     Put all files, several at a time.
 
     Args:
         services: The job's services.
         files: The files.
-        put: A function that puts one file; it is called on a thread, and ends after the event.
+        put: A function that puts one file; it is called on a thread, and ends after the end of the upload.
     """
-    stopped = threading.Event()
+    upload = Upload(services, sum(file.bytes for file in files))
     pool = ThreadPoolExecutor(CONNECTIONS, "store")
     try:
-        waiting = {pool.submit(put, file, stopped) for file in files}
+        waiting = {pool.submit(put, file, upload) for file in files}
         while waiting:
             done, waiting = wait(waiting, CHECK_EVERY, FIRST_COMPLETED)
             for each in done:
                 each.result()
-            if done:
-                services.progress(len(files) - len(waiting), len(files), "uploading the files")
-            services.check()
+            upload.report()
     except FileNotFoundError:
         services.may_commit()  # raises Interrupt if a later run owns the job, and has removed this stage
         raise
     finally:
-        stopped.set()
+        upload.stopped.set()
         pool.shutdown(cancel_futures=True)
 
 

@@ -23,19 +23,25 @@ from typing import Any, BinaryIO
 
 from steadyworker.clock import SystemClock
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.commit import FULL
 from steadyworker.exports.stage import STAGES
 from steadyworker.exports.stores.store import GONE, AbsentError, ConditionError, Label, Listed, ObjectHead
 from steadyworker.exports.stores.url import StoreUrl
 from steadyworker.text.redaction import redact
 
 _GCS, _AZURE = "'steadyworker[gcs]'", "'steadyworker[azure]'"
-_AZURE_SCHEMES, _SSH = ("abfs", "abfss", "az"), ("sftp", "ssh")
-_PACKAGES = {"gs": _GCS, "gcs": _GCS, **dict.fromkeys(_AZURE_SCHEMES, _AZURE), **dict.fromkeys(_SSH, "sshfs")}
+_GOOGLE_SCHEMES, _AZURE_SCHEMES, _SSH = ("gs", "gcs"), ("abfs", "abfss", "az"), ("sftp", "ssh")
+_PACKAGES = {
+    **dict.fromkeys(_GOOGLE_SCHEMES, _GCS),
+    **dict.fromkeys(_AZURE_SCHEMES, _AZURE),
+    **dict.fromkeys(_SSH, "sshfs"),
+}
 _QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")  # it can have the id of an upload, or a signature
 _BLOCK = 8 << 20  # bytes of one request
 _LARGEST = {_GCS: 5 << 40, _AZURE: 50_000 * _BLOCK}  # the stores' own limits: Google's of bytes, Azure's of blocks
+_CONNECT_WITHIN, _READ_WITHIN = 10, 60  # seconds; as for S3
 _ALIVE = 15  # seconds without an answer after which the connection is asked whether it lives; SSH gives up after three such times
-_UID, _SHA256 = "sw_uid", "sw_sha256"  # Azure accepts no hyphen
+_LABEL = ("sw_uid", "sw_sha256", "sw_target")  # Azure accepts no hyphen
 
 
 class FileSystem:
@@ -58,7 +64,14 @@ class FileSystem:
         self.largest: int | None = _LARGEST.get(_PACKAGES.get(address.scheme, ""))
         with self._errors("connect"):
             kind, options = _kind(address)
-            self._fs: Any = kind(**kind._get_kwargs_from_urls(address.at("x")), skip_instance_cache=True, **options)  # noqa: SLF001 - as fsspec's `url_to_fs`
+            named = kind._get_kwargs_from_urls(address.at("x"))  # noqa: SLF001 - as fsspec's `url_to_fs`
+            self._fs: Any = kind(**named, skip_instance_cache=True, **options)
+            account = named.get("account_name")
+            if account is not None and account != self._fs.service_client.account_name:
+                raise ExportRejected(
+                    f"Expected the Azure account of {address}, got the account of the settings ({self._fs.service_client.account_name!r}): "
+                    "correct AZURE_STORAGE_CONNECTION_STRING, or write abfs://container/… without an account."
+                )
 
     def close(self) -> None:
         """Close the connections, because fsspec's objects stay until Python collects cycles, and adlfs's until the process ends."""
@@ -88,7 +101,7 @@ class FileSystem:
             return None  # other objects have this key as the beginning of theirs
         labels = {name.lower(): value for name, value in (info.get("metadata") or {}).items()} if self.exact else {}
         etag = str(info.get("generation") or info.get("etag") or info.get("mtime"))
-        return ObjectHead(int(info["size"] or 0), etag, Label(labels.get(_UID), labels.get(_SHA256)))
+        return ObjectHead(int(info["size"] or 0), etag, Label(*(labels.get(name) for name in _LABEL)))
 
     def read(self, key: str) -> bytes | None:
         """Return an object's bytes; None if it does not exist."""
@@ -127,8 +140,8 @@ class FileSystem:
         if not over and (match is not None or not self.exact):
             self._compared(key, match)
         if self.exact:
-            labels = {} if label is None else {_UID: label.uid, _SHA256: label.sha256}
-            metadata = {name: text for name, text in labels.items() if text is not None}
+            labels = zip(_LABEL, label or (), strict=False)
+            metadata = {name: text for name, text in labels if text is not None}
             self._write(
                 key, data, "wb" if over or match else "xb", {"metadata": metadata or None, "block_size": _BLOCK}
             )
@@ -192,8 +205,10 @@ class FileSystem:
 
     def _move(self, key: str, data: bytes | BinaryIO, match: str | None, label: Label | None) -> None:
         """Write the bytes under a temporary name in the stage, and give them their name, unless another file than that of `match` has it."""
-        uid = label.uid if label is not None else "put"
-        new = f"{self.address.folder}{STAGES}/{uid}.{secrets.token_hex(8)}.new"
+        owner = (
+            f"{label.uid}.{label.target}" if label is not None else "put"
+        )  # so that a later run of the job removes it
+        new = f"{self.address.folder}{STAGES}/{owner}.{secrets.token_hex(8)}.new"
         try:
             self._write(new, data, "wb", {})
             head = self._compared(key, match)  # again, because the upload takes long
@@ -201,10 +216,28 @@ class FileSystem:
                 self._make_folder(self._path(key))
                 if head is not None:
                     self._fs.rm_file(self._path(key))
-                self._fs.mv(self._path(new), self._path(key))
+                self._rename(self._path(new), self._path(key))
         except BaseException:
             with suppress(Exception):
                 self.delete([new])
+            raise
+
+    def _rename(self, old: str, new: str) -> None:
+        """Move a file; by SFTP with the protocol's own request, which most servers refuse if there is a file, and not with a shell's `cp`."""
+        if self.address.scheme not in _SSH:
+            self._fs.mv(old, new)
+            return
+        from fsspec.asyn import sync
+
+        async def rename() -> None:
+            async with self._fs.client.start_sftp_client() as sftp:
+                await sftp.rename(old, new)
+
+        try:
+            sync(self._fs.loop, rename)
+        except Exception as error:
+            if self._fs.exists(new):
+                raise ConditionError("another object") from error
             raise
 
     def _compared(self, key: str, match: str | None) -> ObjectHead | None:
@@ -245,9 +278,11 @@ class FileSystem:
             remedy = "create the bucket, or correct the address; it must be of a store that accepts files"
             raise ExportRejected(self._text(what, error, remedy)) from error
         except Exception as error:  # each library has its own errors
+            if isinstance(error, OSError) and error.errno in FULL:  # the disk of this host
+                raise
             if "ContainerNotFound" in str(error):
                 raise ExportRejected(self._text(what, error, "create the container, or correct its name")) from error
-            remedy = "check the credentials of the store's own library, their rights, and the network"
+            remedy = "check the network, check the credentials of the store's own library, and their rights"
             if self.address.scheme in _SSH:
                 remedy += "; the server's key must be in ~/.ssh/known_hosts"
             raise ExportError(self._text(what, error, remedy)) from error
@@ -265,7 +300,9 @@ class FileSystem:
         return True
 
     def _text(self, what: str, error: Exception, remedy: str) -> str:
-        got = _QUERY.sub(r"\1?…", f"{type(error).__name__}: {error}")
+        text = str(error).partition("\nRequestId:")[0]  # Azure's goes on with the time and the whole answer
+        code = getattr(error, "error_code", None)
+        got = _QUERY.sub(r"\1?…", ": ".join(filter(None, (type(error).__name__, code and str(code), text))))
         return f"Expected the store to {what} {self.address}, got {redact(got):.500}: {remedy}."
 
 
@@ -291,24 +328,29 @@ def _kind(address: StoreUrl) -> tuple[Any, dict[str, Any]]:
         ExportRejected: fsspec does not know the scheme.
         ImportError: fsspec, or the library for this scheme, is not installed.
     """
-    if address.scheme in {"gs", "gcs"}:
-        from gcsfs.core import GCSFileSystem  # the registered one lets readers see unfinished objects of zonal buckets
-
-        return GCSFileSystem, {"use_listings_cache": False}
     import fsspec.config
 
     options: dict[str, Any] = {}
+    if address.scheme in _GOOGLE_SCHEMES:
+        from aiohttp import ClientTimeout
+        from gcsfs.core import GCSFileSystem  # the registered one lets readers see unfinished objects of zonal buckets
+
+        # Without these limits, gcsfs waits for an answer for ever.
+        limits = ClientTimeout(sock_connect=_CONNECT_WITHIN, sock_read=_READ_WITHIN)
+        options = {"use_listings_cache": False, "requests_timeout": limits}
+        return GCSFileSystem, options | fsspec.config.conf.get(address.scheme, {})
     if address.scheme in _AZURE_SCHEMES:
         options = {"use_listings_cache": False}
     elif address.scheme in _SSH:
         import sshfs  # type: ignore[import-untyped] # noqa: F401 - without it, fsspec takes a library that accepts each server's key
 
         # `()` is ~/.ssh/known_hosts; by default, sshfs accepts each server's key.
-        options = {"known_hosts": (), "keepalive_interval": _ALIVE} | fsspec.config.conf.get(address.scheme, {})
+        options = {"known_hosts": (), "keepalive_interval": _ALIVE}
     try:
-        return fsspec.get_filesystem_class(address.scheme), options
+        kind = fsspec.get_filesystem_class(address.scheme)
     except ValueError as error:
         raise ExportRejected(
             f"Expected a store that this program or fsspec knows, got {redact(address.url)!r}: "
             "export to a path, s3://, gs://, abfs://, or a scheme that fsspec lists (fsspec.available_protocols())."
         ) from error
+    return kind, options | fsspec.config.conf.get(address.scheme, {})

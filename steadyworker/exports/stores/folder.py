@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -11,10 +10,11 @@ from steadyworker.export import Services
 from steadyworker.exports.commit import job_text
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stage import INSIDE, ExportTarget, StagingDir
-from steadyworker.exports.stores.files import StoppableFile, made_files, put_files
+from steadyworker.exports.stores.files import StoppableFile, Upload, made_files, put_files
+from steadyworker.exports.stores.reaping import withdraw
 from steadyworker.exports.stores.run import StoreRun
-from steadyworker.exports.stores.stage import RunRecord, withdraw
-from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectStore
+from steadyworker.exports.stores.stage import RunRecord
+from steadyworker.exports.stores.store import AbsentError, ConditionError, ObjectStore
 
 
 class FolderRun(StoreRun):
@@ -29,8 +29,9 @@ class FolderRun(StoreRun):
         if (manifest := self.manifest()) is not None:
             if manifest.uid != self.services.uid:
                 raise self.exists(self.manifest_key, manifest.uid, manifest)
-            self.cleared()
-            return manifest
+            if self._is_whole(manifest):
+                self.cleared()
+                return manifest
         if self.store.head(self.address.key) is not None:  # on Azure, it hides the folder's objects
             raise TargetExists(f"target exists: {self.address} is an object, and no folder. Move it away.")
         # This request fails early without the right to write.
@@ -43,7 +44,7 @@ class FolderRun(StoreRun):
         there = self._own()
         stage, manifest = made_files(self.staged, self.services, write)
         for file in manifest.files or ():
-            self.check_size(file, "set split_bytes or split_rows")
+            self.check_file(file, self._prefix + file.name, "set split_bytes or split_rows")
         self.services.may_commit()
         files = manifest.files or ()
         # These go before a file is put: if this run freezes later, the file of a later run can have such a key.
@@ -57,14 +58,35 @@ class FolderRun(StoreRun):
 
     def withdraw(self) -> None:
         """Remove the files that this job has put, before the stage, so that a kill in between loses no record of them."""
-        withdraw(self.store, self.address.key, self.services.uid)
+        withdraw(self.store, self.address.key, self.label())
+
+    def _is_whole(self, manifest: Manifest) -> bool:
+        """
+        Return whether the folder has the files of this manifest; False if another run of this job has put its own files over them.
+
+        That is so if this manifest's run was frozen before it put the manifest.
+
+        Raises:
+            TargetExists: A file is missing, or is not this job's.
+        """
+        whole = True
+        for file in manifest.files or ():
+            key = self._prefix + file.name
+            head = self.store.head(key)
+            if head is None or head.label._replace(sha256=None) != self.label():
+                raise TargetExists(
+                    f"target exists: {self.address} was changed after this job made it: expected {self.address.at(key)}, as in its "
+                    f"manifest, got {'none' if head is None else 'an object of another job or program'}. Move the folder away."
+                )
+            whole = whole and (head.label.sha256, head.size) == (file.sha256, file.bytes)
+        return whole
 
     def _own(self) -> dict[str, str]:
         """
-        Return the ETags of this job's objects in the folder by their keys.
+        Return the ETags of this export's objects in the folder by their keys.
 
         Raises:
-            TargetExists: There is an object of another job or program.
+            TargetExists: There is an object of another job, export or program.
         """
         found = {}
         for each in self.store.objects(self._prefix):
@@ -73,19 +95,23 @@ class FolderRun(StoreRun):
                 continue
             if head.label.uid != self.services.uid:
                 raise self.exists(each.key, head.label.uid, None)
+            if head.label.target != self.staged.digest:
+                raise TargetExists(
+                    f"target exists: {self.address.at(each.key)} is another export of this job. Export the folder to another key."
+                )
             found[each.key] = head.etag
         return found
 
-    def _put(self, stage: StagingDir, file: ManifestFile, stopped: threading.Event) -> None:
+    def _put(self, stage: StagingDir, file: ManifestFile, upload: Upload) -> None:
         """
         Put a file, on a thread, unless this job has put it before.
 
         Raises:
             TargetExists: Another job has an object of this key.
         """
-        key, label = self._prefix + file.name, Label(self.services.uid, file.sha256)
+        key, label = self._prefix + file.name, self.label(file.sha256)
         try:
-            with StoppableFile(stage.data / file.name, stopped) as data:
+            with StoppableFile(stage.data / file.name, upload) as data:
                 self.store.put(key, data, over=False, label=label)
         except ConditionError as error:
             head = self.store.head(key)
@@ -100,7 +126,7 @@ class FolderRun(StoreRun):
             self.services.may_commit()
             # An earlier run had other rows; `match` fails if a later run has put its own rows meanwhile.
             try:
-                with StoppableFile(stage.data / file.name, stopped) as data:
+                with StoppableFile(stage.data / file.name, upload) as data:
                     self.store.put(key, data, over=False, match=head.etag, label=label)
             except (AbsentError, ConditionError) as changed:
                 raise ExportError(

@@ -9,12 +9,17 @@ from functools import partial
 
 from steadyworker.errors import ExportError, ExportRejected, Interrupt, TargetExists
 from steadyworker.export import Services
-from steadyworker.exports.commit import committed, job_text, same_key
-from steadyworker.exports.manifest import Manifest, ManifestFile
+from steadyworker.exports.commit import committed, job_text
+from steadyworker.exports.manifest import Manifest, ManifestFile, same_key
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
 from steadyworker.exports.stores.files import call_to_end
-from steadyworker.exports.stores.stage import StoreStage, reap_store, recorded
+from steadyworker.exports.stores.reaping import reap_store, recorded
+from steadyworker.exports.stores.stage import StoreStage
 from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectStore
+from steadyworker.telemetry.logs import get_logger
+
+_LONGEST_KEY = 1_024
+"""The bytes of a key: the limit of S3 and Google Cloud; Azure has 1,024 characters."""
 
 
 class StoreRun(ABC):
@@ -42,6 +47,7 @@ class StoreRun(ABC):
         try:
             self.services.staged(recorded(self.address))
             # This request is the first, because the errors of a request for an object's head have no text.
+            # What another job's stage refuses is no error of this job; a worker process tries it again.
             reap_store(self.store, self.services.ended, but=self.services.uid)
             return self.made(write)
         except (Interrupt, ExportRejected) as error:
@@ -91,7 +97,7 @@ class StoreRun(ABC):
             TargetExists: There is another job's manifest.
             ExportError: Another run has put a manifest at the same time.
         """
-        data, label = manifest.dump(), Label(self.services.uid)
+        data, label = manifest.dump(), self.label()
         with suppress(ConditionError):
             call_to_end(partial(self.store.put, self.manifest_key, data, over=False, label=label))
             return manifest
@@ -113,12 +119,21 @@ class StoreRun(ABC):
             ) from error
         return manifest
 
-    def check_size(self, file: ManifestFile, remedy: str) -> None:
-        """Raise ExportRejected if the store does not accept a file of this size by one `put`."""
+    def check_file(self, file: ManifestFile, key: str, remedy: str) -> None:
+        """Raise ExportRejected if the store does not accept a file of this size and key by one `put`."""
+        if len(key.encode()) > _LONGEST_KEY:
+            raise ExportRejected(
+                f"Expected keys of at most {_LONGEST_KEY:,} bytes, got {len(key.encode()):,} in {self.address.at(key)!r:.300}: "
+                "shorten the folder's name, or the values of partition_by."
+            )
         if self.store.largest is not None and file.bytes > self.store.largest:
             raise ExportRejected(
                 f"Expected files of at most {self.store.largest:,} bytes for {self.address}, got {file.bytes:,} in {file.name}: {remedy}."
             )
+
+    def label(self, sha256: str | None = None) -> Label:
+        """Return the label of an object of this run."""
+        return Label(self.services.uid, sha256, self.staged.digest)
 
     def may_replace(self, made: Manifest) -> bool:
         """Return whether this run may replace what the job of this manifest has made."""
@@ -137,9 +152,17 @@ class StoreRun(ABC):
         return manifest
 
     def cleared(self) -> None:
-        """Remove the stages of this job's runs, in the store and on this host."""
-        self.stage.remove()
+        """Remove the stages of this job's runs, on this host and in the store; what the store refuses is removed after the job's end."""
         remove_stages(self.staged, self.services.uid)
+        try:
+            self.stage.remove()
+        except ExportError as error:
+            get_logger("steadyworker.exports").warning(
+                "export_stage_left",
+                target=str(self.address),
+                cause=str(error),
+                explain="steadyworker.export-stage-left",
+            )
 
     def exists(self, key: str, uid: str | None, manifest: Manifest | None) -> TargetExists:
         """Return the error for an object that another job or program has made."""

@@ -29,11 +29,13 @@ class Label(NamedTuple):
 
     Attributes:
         uid: The uid of the job that put the object.
-        sha256: The SHA-256 of the object in hex digits; None for a manifest.
+        sha256: The SHA-256 of the object in hex digits; None for a manifest, and for an object that is made from parts.
+        target: The digest of the job's target (`ExportTarget.digest`), because a job can have several.
     """
 
     uid: str | None
     sha256: str | None = None
+    target: str | None = None
 
 
 class ObjectHead(NamedTuple):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import threading
 from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from steadyworker.errors import ExportError, ExportRejected
+from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.s3 import bucket
 from steadyworker.exports.s3.address import S3
@@ -180,6 +188,69 @@ def test_parts_whose_etag_is_no_md5_go_up_again(spoiled: Front, store: Store, tm
     manifest = wide(5_001).write(FakeServices(tmp_path / "ledger", fence=2), store.at(KEY, endpoint=spoiled.endpoint))
     assert spoiled.parts() == 1
     assert verify(store.at(KEY)) == manifest
+
+
+def test_the_trial_of_a_target_tries_an_upload_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some servers keep If-None-Match for PutObject alone."""
+    done = CliRunner().invoke(command, ["--target", f"s3://{store.bucket}/out/pay.csv", "--json"])
+    assert (done.exit_code, json.loads(done.output)["ok"]) == (0, True), done.output
+    assert (store.names(), store.uploads()) == ([], [])
+    call = bucket.Bucket.call
+
+    def forgetful(self: bucket.Bucket, operation: str, **arguments: Any) -> Any:
+        if operation == "complete_multipart_upload":
+            del arguments["IfNoneMatch"]
+        return call(self, operation, **arguments)
+
+    monkeypatch.setattr(bucket.Bucket, "call", forgetful)
+    done = CliRunner().invoke(command, ["--target", f"s3://{store.bucket}/out/pay.csv"])
+    assert (done.exit_code, "refuse a second object of one key by upload" in done.output) == (1, True), done.output
+    assert (store.names(), store.uploads()) == ([], [])
+
+
+def test_labels_are_read_in_each_spelling_of_the_servers_headers(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = bucket.Bucket.call
+
+    def canonical(self: bucket.Bucket, operation: str, **arguments: Any) -> Any:
+        answer = call(self, operation, **arguments)
+        if operation == "head_object":
+            answer["Metadata"] = {name.title(): text for name, text in answer["Metadata"].items()}
+        return answer
+
+    monkeypatch.setattr(bucket.Bucket, "call", canonical)
+    manifest = Payments(9).export().write(FakeServices(tmp_path / "ledger"), store.at(KEY))
+    assert Payments(9).export().write(FakeServices(tmp_path / "ledger", fence=2), store.at(KEY)) == manifest
+
+
+def test_a_verify_that_is_ended_leaves_no_copy(spoiled: Front, store: Store, tmp_path: Path) -> None:
+    Payments(9).export().write(FakeServices(tmp_path / "ledger"), store.at(KEY))
+    began, ended = threading.Event(), threading.Event()
+
+    def wait(request: Request) -> None:
+        if request.path.endswith("pay.csv") and request.method == "GET":
+            began.set()
+            ended.wait(60)
+
+    spoiled.rule = wait
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "steadyworker", "verify", f"s3://{store.bucket}/{KEY}"],
+        env={**os.environ, "AWS_ENDPOINT_URL_S3": spoiled.endpoint, "TMPDIR": str(folder)},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert began.wait(60)
+        assert [path.name[:20] for path in folder.iterdir()] == ["steadyworker-verify-"]
+        process.terminate()
+        assert process.wait(60) != 0
+    finally:
+        ended.set()
+        process.kill()
+        process.wait()
+    assert [*folder.iterdir()] == []
 
 
 def test_the_options_reach_the_server_and_each_object_has_the_key_of_kms(versioned: Store, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from steadyworker.errors import ExportError, Interrupt, TargetExists
+from steadyworker.exports import RowExport
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.verifying import verify
@@ -52,8 +54,19 @@ def test_the_next_run_finishes_what_a_killed_one_left(store: Store, tmp_path: Pa
 
 def test_files_of_an_earlier_run_with_other_rows_are_replaced(store: Store, tmp_path: Path) -> None:
     """The earlier run was killed on another host, with seven files of other rows."""
-    for number in range(1, 8):
-        store.put(f"out/march/part-0000{number}.csv", b"id\n1\n", **{"sw-uid": "uid-1", "sw-sha256": "other"})
+    services = FakeServices(tmp_path / "ledger")
+
+    def die() -> None:
+        if services.leaves == 2:
+            raise RuntimeError("killed")
+
+    services.on_leave = die
+    with pytest.raises(RuntimeError, match="killed"):
+        RowExport([[number] for number in range(14)], columns=["id"]).write(
+            services, store.at("out/march"), format=Csv(), split_rows=2
+        )
+    assert len([name for name in store.names() if name.startswith("out/march/part-")]) == 7
+    shutil.rmtree(next(tmp_path.glob("steadyworker-*")))
     manifest = split(store, FakeServices(tmp_path / "ledger", fence=2))
     assert store.names() == [MANIFEST, *FILES]
     assert verify(store.at("out/march")) == manifest

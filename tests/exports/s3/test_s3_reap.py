@@ -19,7 +19,7 @@ from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.s3 import bucket
 from steadyworker.exports.stage import STAGES, ExportTarget, new_stage
-from steadyworker.exports.stores.stage import recorded
+from steadyworker.exports.stores.reaping import recorded
 from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
@@ -54,7 +54,7 @@ def leave_folder(store: Store, ledger: Path, uid: str, *, whole: bool = False) -
     services = FakeServices(ledger, uid=uid)
 
     def die(*_: object) -> None:
-        if services.leaves:  # the files are uploaded after the first permission
+        if services.leaves and [name for name in store.names() if f"{uid}/" in name]:
             raise Died
 
     if whole:

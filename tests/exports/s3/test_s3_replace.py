@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_a_later_job_of_the_same_key_replaces_the_object_and_its_manifest(
     assert source.starts == [0], "its own object is never made again"
     assert (store.names(), store.uploads()) == ([KEY, MANIFEST], [])
     head = store.client.head_object(Bucket=store.bucket, Key=KEY)
-    assert head["Metadata"] == {"sw-uid": "uid-2"}
+    assert head["Metadata"] == {"sw-uid": "uid-2", "sw-target": ANY}
 
 
 def test_without_an_object_it_makes_one(store: Store, tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_kill_leaves_the_old_object_or_the_new_one_and_the_next_run_finishes(
     """The fifth PutObject is of the manifest: the fourth does not replace an earlier one."""
     died = killed(store, tmp_path / "uid-2", point, "uid-2", "replace", key=KEY)
     assert died.returncode == -signal.SIGKILL, died.stdout + died.stderr
-    assert store.client.head_object(Bucket=store.bucket, Key=KEY)["Metadata"] == {"sw-uid": uid}
+    assert store.client.head_object(Bucket=store.bucket, Key=KEY)["Metadata"] == {"sw-uid": uid, "sw-target": ANY}
     if fits:
         assert verify(store.at(KEY)).uid == uid
     else:

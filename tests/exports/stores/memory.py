@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from steadyworker.errors import ExportError
-from steadyworker.exports.stores import copying, target, trial
+from steadyworker.exports.stores import copying, reaping, target, trial
 from steadyworker.exports.stores.store import ConditionError, Label, Listed, ObjectHead, StoreAddress
 
 
@@ -33,7 +33,7 @@ class Memory:
             self.address = address
             return self
 
-        for module in (copying, target, trial):
+        for module in (copying, reaping, target, trial):
             monkeypatch.setattr(module, "open_store", open_store)
 
     def close(self) -> None: ...

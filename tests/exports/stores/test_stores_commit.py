@@ -29,8 +29,8 @@ KEY, MANIFEST = "out/wide.csv", "out/wide.csv.manifest.json"
 @pytest.mark.parametrize(
     ("at", "when", "seen", "leaves"),
     [
-        pytest.param("out/.sw-stage/", "before", [], 1, id="before its record"),
-        pytest.param(KEY, "before", [], 1, id="before the put"),
+        pytest.param("out/.sw-stage/", "before", [], 2, id="before its record"),
+        pytest.param(KEY, "before", [], 2, id="before the put"),
         pytest.param(KEY, "after", [KEY], 0, id="between object and manifest"),
         pytest.param(MANIFEST, "after", [KEY, MANIFEST], 0, id="after the manifest"),
     ],
@@ -73,11 +73,14 @@ def test_of_two_jobs_that_put_at_the_same_time_one_wins_and_the_other_learns_who
     ready = threading.Barrier(2)
     ends: dict[str, Manifest | TargetExists] = {}
 
-    def wait() -> None:
-        ready.wait()
-
     def run(uid: str, count: int) -> None:
-        services = FakeServices(tmp_path / uid, uid=uid, key=f"key of {uid}", on_leave=wait)
+        services = FakeServices(tmp_path / uid, uid=uid, key=f"key of {uid}")
+
+        def first() -> None:
+            if services.leaves == 1:
+                ready.wait()
+
+        services.on_leave = first
         try:
             ends[uid] = wide(count).write(services, place.at(KEY))
         except TargetExists as error:

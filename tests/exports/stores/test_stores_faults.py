@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import signal
 import threading
@@ -22,7 +23,8 @@ from steadyworker.exports import RowExport
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest, ManifestFile
-from steadyworker.exports.stores import filesystem
+from steadyworker.exports.stores import files, filesystem, reaping
+from steadyworker.exports.stores.reaping import reap_address, reap_store
 from steadyworker.exports.stores.store import ConditionError, Label
 from steadyworker.exports.stores.trial import tried
 from steadyworker.exports.stores.url import StoreUrl
@@ -123,9 +125,6 @@ def test_a_run_that_was_frozen_removes_no_file_of_a_later_run(memory: Memory, tm
     export = {rows: partial(Payments(rows).export().write, to=FOLDER, split_rows=3, format=Csv()) for rows in (9, 15)}
     made: list[Manifest] = []
 
-    class Killed(BaseException):
-        """The end of a run after which nothing is tidied up."""
-
     def die(key: str, *more: Any, **options: Any) -> None:
         if key.endswith("_manifest.json"):
             raise Killed
@@ -145,6 +144,240 @@ def test_a_run_that_was_frozen_removes_no_file_of_a_later_run(memory: Memory, tm
     with pytest.raises(Interrupt, match="fenced"):
         export[9](FakeServices(ledger, fence=2))
     assert made == [verify(FOLDER)]
+
+
+class Killed(BaseException):
+    """The end of a run after which nothing is tidied up, as after a kill."""
+
+
+def die_at(memory: Memory, end: str, *, after: bool = False) -> None:
+    """Let a run die at the put of a key with this end."""
+    real = memory.put
+
+    def put(key: str, *more: Any, **options: Any) -> None:
+        if not key.endswith(end) or after:
+            real(key, *more, **options)
+        if key.endswith(end):
+            memory.put = real  # type: ignore[method-assign]
+            raise Killed
+
+    memory.put = put  # type: ignore[method-assign]
+
+
+def test_the_reaper_puts_the_manifest_that_a_killed_job_could_not_put(memory: Memory, tmp_path: Path) -> None:
+    """The job ended without another run: it was cancelled, or had no attempts left."""
+    to = "gs://bucket/out/pay.csv"
+    die_at(memory, ".manifest.json")
+    with pytest.raises(Killed):
+        Payments(9).export().write(FakeServices(tmp_path / "1"), to)
+    assert [name for name in memory.names() if ".sw-stage" not in name] == ["out/pay.csv"]
+    assert reap_store(memory, lambda uids: uids) == (("uid-1",), None)
+    assert memory.names() == ["out/pay.csv", "out/pay.csv.manifest.json"]
+    assert (verify(to).rows, verify(to).uid) == (9, "uid-1")
+
+
+def test_the_reaper_waits_for_a_request_that_the_store_is_still_at(
+    memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, real, late = "gs://bucket/out/pay.csv", memory.put, dict[str, Any]()
+
+    def put(key: str, data: Any, **options: Any) -> None:
+        if key == "out/pay.csv":
+            late.update(key=key, data=data.read(), **options)
+            raise Killed
+        real(key, data, **options)
+
+    memory.put = put  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        Payments(9).export().write(FakeServices(tmp_path / "1"), to)
+    memory.put = real  # type: ignore[method-assign]
+    assert reap_store(memory, lambda uids: uids) == ((), None)
+    real(**late)
+    assert reap_store(memory, lambda uids: uids) == (("uid-1",), None)
+    assert (verify(to).rows, len(memory.names())) == (9, 2)
+    monkeypatch.setattr(reaping, "_LATE", 0)
+    die_at(memory, "out/pay.csv")
+    memory.objects_by_key.clear()
+    with pytest.raises(Killed):
+        Payments(9).export().write(FakeServices(tmp_path / "2", uid="uid-2"), to)
+    assert reap_store(memory, lambda uids: uids) == (("uid-2",), None)
+    assert memory.names() == []
+
+
+def test_a_manifest_that_the_store_refuses_stays_in_the_stage(memory: Memory, tmp_path: Path) -> None:
+    die_at(memory, ".manifest.json")
+    with pytest.raises(Killed):
+        Payments(9).export().write(FakeServices(tmp_path / "1"), "gs://bucket/out/pay.csv")
+    real, names = memory.put, memory.names()
+
+    def busy(*_: object, **__: object) -> None:
+        raise ExportError("busy")
+
+    memory.put = busy  # type: ignore[method-assign]
+    done = reap_store(memory, lambda uids: uids)
+    assert (done.uids, str(done.error), memory.names()) == ((), "busy", names)
+    memory.put = real  # type: ignore[method-assign]
+    assert reap_store(memory, lambda uids: uids).uids == ("uid-1",)
+
+
+@pytest.mark.parametrize("theirs", [b"not ours", b""])
+def test_the_reaper_puts_no_manifest_beside_another_object(memory: Memory, tmp_path: Path, theirs: bytes) -> None:
+    die_at(memory, ".manifest.json")
+    with pytest.raises(Killed):
+        Payments(9).export().write(FakeServices(tmp_path / "1"), "gs://bucket/out/pay.csv")
+    memory.put("out/pay.csv", theirs or memory.objects_by_key["out/pay.csv"][0])
+    assert reap_store(memory, lambda uids: uids).uids == ("uid-1",)
+    assert memory.names() == ["out/pay.csv"]
+
+
+def test_a_folder_and_another_export_of_the_same_job_keep_apart(memory: Memory, tmp_path: Path) -> None:
+    services = FakeServices(tmp_path / "ledger")
+    summary = Payments(2).export().write(services, f"{FOLDER}/summary.csv")
+    Payments(9).export().write(services, f"{FOLDER}/sub", split_rows=3, format=Csv())
+    names = memory.names()
+    with pytest.raises(TargetExists, match=r"/sub/.* is another export of this job"):
+        Payments(9).export().write(services, FOLDER, split_rows=3, format=Csv())
+    assert memory.names() == names
+    assert verify(f"{FOLDER}/summary.csv") == summary
+
+
+def test_a_folder_that_lost_a_file_is_not_reported_as_done(memory: Memory, tmp_path: Path) -> None:
+    Payments(9).export().write(FakeServices(tmp_path / "ledger"), FOLDER, split_rows=3, format=Csv())
+    kept = memory.objects_by_key.pop("out/wide/part-00002.csv")
+    again = FakeServices(tmp_path / "ledger", fence=2)
+    with pytest.raises(TargetExists, match=r"was changed after this job made it: .*part-00002\.csv.*, got none"):
+        Payments(9).export().write(again, FOLDER, split_rows=3, format=Csv())
+    memory.objects_by_key["out/wide/part-00002.csv"] = (kept[0], kept[1], Label("uid-2"))
+    with pytest.raises(TargetExists, match="got an object of another job or program"):
+        Payments(9).export().write(again, FOLDER, split_rows=3, format=Csv())
+
+
+def test_a_manifest_of_a_frozen_run_over_the_files_of_another_is_replaced(memory: Memory, tmp_path: Path) -> None:
+    """The first run freezes before its manifest; the second one has other rows, and dies before its manifest."""
+    ledger, real, frozen = tmp_path / "ledger", memory.put, list[str]()
+    export = {rows: partial(Payments(rows).export().write, to=FOLDER, split_rows=3, format=Csv()) for rows in (9, 12)}
+
+    def put(key: str, *more: Any, **options: Any) -> None:
+        if key.endswith("_manifest.json") and not frozen:
+            frozen.append(key)
+            (tmp_path / "other").mkdir()
+            with pytest.MonkeyPatch.context() as elsewhere:
+                elsewhere.setenv("TMPDIR", str(tmp_path / "other"))
+                die_at(memory, "_manifest.json")
+                with pytest.raises(Killed):
+                    export[12](FakeServices(ledger, fence=2))
+        real(key, *more, **options)
+
+    memory.put = put  # type: ignore[method-assign]
+    for file in range(1, 4):  # other bytes than those of the second run
+        memory.objects_by_key.pop(f"out/wide/part-0000{file}.csv", None)
+    first = FakeServices(ledger)
+    with pytest.raises(Interrupt, match="fenced"):
+        RowExport([[n] for n in range(9)], columns=["id"]).write(first, FOLDER, split_rows=3, format=Csv())
+    with pytest.raises(ExportError):
+        verify(FOLDER)
+    shutil.rmtree(next(tmp_path.glob("steadyworker-*")))
+    manifest = export[9](FakeServices(ledger, fence=3))
+    assert (manifest.fence, verify(FOLDER)) == (3, manifest)
+
+
+@pytest.mark.parametrize("several", [{}, {"split_rows": 3}], ids=["file", "folder"])
+def test_a_store_that_lets_nothing_be_removed_gets_whole_exports(
+    memory: Memory, tmp_path: Path, several: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a retention policy, or without the right; another job's stage that cannot be removed is no matter either."""
+
+    def refuse(keys: list[str]) -> None:
+        raise ExportRejected(f"no right to delete {keys}")
+
+    memory.delete = refuse  # type: ignore[method-assign]
+    memory.put("out/.sw-stage/uid-9.0123456789abcdef.1.json", b"{}")
+    memory.put("out/.sw-stage/uid-9.garbage.json", b"{}")
+    services = FakeServices(tmp_path / "ledger", gone=frozenset({"uid-9"}))
+    manifest = Payments(9).export().write(services, FOLDER, format=Csv(), **several)
+    assert verify(FOLDER) == manifest
+    again = FakeServices(tmp_path / "ledger", fence=2)
+    assert Payments(9).export().write(again, FOLDER, format=Csv(), **several) == manifest
+    warned = [record for record in caplog.records if "export_stage_left" in str(record.msg)]
+    assert len(warned) == 2
+
+
+def test_one_stage_that_cannot_be_removed_keeps_no_other_one(memory: Memory, tmp_path: Path) -> None:
+    for uid in ("uid-1", "uid-2", "uid-3"):
+        die_at(memory, ".manifest.json")
+        with pytest.raises(Killed):
+            Payments(9).export().write(FakeServices(tmp_path / uid, uid=uid), f"gs://bucket/out/{uid}.csv")
+    real = memory.delete
+
+    def delete(keys: list[str]) -> None:
+        if "uid-2." in keys[0]:
+            raise ExportError("busy")
+        real(keys)
+
+    memory.delete = delete  # type: ignore[method-assign]
+    done = reap_store(memory, lambda uids: uids)
+    assert (done.uids, str(done.error)) == (("uid-1", "uid-3"), "busy")
+    with pytest.raises(ExportError, match="busy"):
+        reap_address(memory.address, lambda uids: uids)
+
+
+def test_a_record_of_a_stage_is_only_for_what_is_beside_the_stage(memory: Memory, tmp_path: Path) -> None:
+    other = Payments(9).export().write(FakeServices(tmp_path / "1"), "gs://bucket/other/x", split_rows=3, format=Csv())
+    memory.delete(["other/x/_manifest.json"])
+    record = msgspec.json.encode({"key": "other/x", "several": True})
+    memory.put("out/.sw-stage/uid-1.0123456789abcdef.1.json", record)
+    memory.address = StoreUrl("gs://bucket/out/y")
+    assert reap_store(memory, lambda uids: uids).uids == ("uid-1",)
+    assert len(memory.names()) == len(other.files or ())
+
+
+def test_a_full_disk_of_verify_is_named(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Payments(9).export().write(FakeServices(tmp_path / "ledger"), "gs://bucket/out/pay.csv")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(memory, "copy_to", full)
+    with pytest.raises(ExportError, match=r"got 'No space left on device': free disk space, set TMPDIR"):
+        verify("gs://bucket/out/pay.csv")
+
+
+def test_a_long_upload_reports_progress(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise `stall_limit` would end it; each report waits here for the next piece of the file."""
+    monkeypatch.setattr(files, "CHECK_EVERY", 0.001)
+    services, reported, real = FakeServices(tmp_path / "ledger"), threading.Event(), memory.put
+    seen = list[float]()
+
+    def put(key: str, data: Any, **options: Any) -> None:
+        if key == "out/pay.csv":
+            whole = b""
+            while piece := data.read(100):
+                whole += piece
+                reported.clear()
+                assert reported.wait(30)
+            data = whole
+        real(key, data, **options)
+
+    def progress(done: float | None) -> None:
+        seen.append(done or 0)
+        reported.set()
+
+    memory.put, services.on_progress = put, progress  # type: ignore[method-assign]
+    manifest = Payments(9).export().write(services, "gs://bucket/out/pay.csv")
+    moved = [done for done in seen if done >= 100]
+    assert (len(moved), moved[-1]) == (-(-manifest.bytes // 100), manifest.bytes)
+
+
+def test_a_key_that_no_store_accepts_is_final(memory: Memory, tmp_path: Path) -> None:
+    rows = RowExport([[1, "x" * 200, "y" * 200, "z" * 200]], columns=["id", "a", "b", "c"])
+    with pytest.raises(ExportRejected, match=r"keys of at most 1,024 bytes, got .*shorten the folder's name"):
+        rows.write(
+            FakeServices(tmp_path / "ledger"),
+            f"gs://bucket/{'k' * 200}/{'k' * 200}/{'k' * 200}",
+            partition_by=("a", "b", "c"),
+            format=Csv(),
+        )
+    assert memory.names() == []
 
 
 class Hdfs(ArrowFSWrapper):  # type: ignore[misc]

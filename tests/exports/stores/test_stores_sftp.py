@@ -46,6 +46,14 @@ class Partner:
         return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
 
+class Plain(asyncssh.SFTPServer):
+    """A server as most partners have it: without OpenSSH's own requests, and without a shell."""
+
+    def posix_rename(self, oldpath: bytes, newpath: bytes) -> None:
+        del oldpath, newpath
+        raise asyncssh.SFTPOpUnsupported("posix-rename")
+
+
 @pytest.fixture
 def partner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Partner]:
     home, folder = tmp_path / "home", tmp_path / "partner"
@@ -63,7 +71,7 @@ def partner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Partner
             server_host_keys=[keys["host"]],
             authorized_client_keys=str(tmp_path / "authorized"),
             acceptor=connections.append,
-            sftp_factory=lambda channel: asyncssh.SFTPServer(channel, chroot=bytes(folder)),
+            sftp_factory=lambda channel: Plain(channel, chroot=bytes(folder)),
         )
 
     server = loop.run_until_complete(listen())
@@ -181,6 +189,25 @@ def test_a_file_that_appears_during_the_upload_stays(
     assert [name for name in partner.names() if not name.startswith(".sw-stage")] == ["pay.csv", MANIFEST]
 
 
+def test_a_file_that_appears_just_before_the_move_stays(
+    partner: Partner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The protocol's own request for a move refuses it, unlike OpenSSH's."""
+    to, rename = f"{partner.url}/pay.csv", filesystem.FileSystem._rename
+    winner: list[Manifest] = []
+
+    def overtaken(self: filesystem.FileSystem, old: str, new: str) -> None:
+        if not winner:
+            monkeypatch.setattr(filesystem.FileSystem, "_rename", rename)
+            winner.append(Payments(8).export().write(FakeServices(tmp_path / "other", uid="uid-2", key="another"), to))
+        rename(self, old, new)
+
+    monkeypatch.setattr(filesystem.FileSystem, "_rename", overtaken)
+    with pytest.raises(TargetExists, match="was made by job uid-2"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
+    assert [verify(to)] == winner
+
+
 def test_a_run_frozen_in_its_upload_puts_no_second_file_into_the_drop_folder(
     partner: Partner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +216,8 @@ def test_a_run_frozen_in_its_upload_puts_no_second_file_into_the_drop_folder(
     taken: list[Manifest] = []
 
     def frozen(self: filesystem.FileSystem, key: str, data: Any, *more: object) -> None:
-        if key.endswith(".new") and not isinstance(data, bytes) and not taken:
+        if key.endswith(".new") and not isinstance(data, bytes):
+            monkeypatch.setattr(filesystem.FileSystem, "_write", write)
             taken.append(Payments(9).export().write(FakeServices(tmp_path / "ledger", fence=2), to))
             for name in ("pay.csv", MANIFEST):
                 (partner.folder / name).unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -152,6 +153,26 @@ def test_a_file_that_the_store_cannot_hold_is_final(
     assert place.names() == []
 
 
+def test_an_address_with_another_account_than_that_of_the_settings_is_refused(azure: Place, tmp_path: Path) -> None:
+    to = f"abfs://{azure.bucket}@another.dfs.core.windows.net/{KEY}"
+    with pytest.raises(ExportRejected, match=r"the Azure account of .*@another.*, got the account of the settings"):
+        Payments(9).export().write(FakeServices(tmp_path / "ledger"), to)
+    assert azure.names() == []
+
+
+@pytest.mark.filterwarnings("ignore")  # aiohttp's, of the connections that are cut
+def test_a_request_without_an_answer_ends(google: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, gcsfs waits for ever."""
+    monkeypatch.setattr(filesystem, "_READ_WITHIN", 0.2)
+    silent = threading.Event()
+    google.front.rule = lambda _: (500, str(silent.wait(60)))
+    try:
+        with pytest.raises(ExportError, match=r"Expected the store to list .*: check the network"):
+            Payments(9).export().write(FakeServices(tmp_path / "ledger"), google.at(KEY))
+    finally:
+        silent.set()
+
+
 class Uploads(Worker[str]):
     """DuckDB sorts rows into the address of the message."""
 
@@ -195,7 +216,7 @@ def leave(place: Place, ledger: Path, uid: str) -> FakeServices:
     services = FakeServices(ledger, uid=uid)
 
     def die(*_: object) -> None:
-        if services.leaves:
+        if services.leaves and [name for name in place.names() if f"{uid}.parts/" in name]:
             raise Died
 
     services.on_progress = die

@@ -1,0 +1,174 @@
+"""What removes the stages of settled jobs from a store, and finishes what only the manifest was missing from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from tempfile import TemporaryFile
+from typing import NamedTuple
+
+import msgspec
+
+from steadyworker.clock import SystemClock
+from steadyworker.errors import ExportError
+from steadyworker.exports.manifest import Manifest, same_key
+from steadyworker.exports.stage import INSIDE, REMEMBERED, STAGES, SUFFIX
+from steadyworker.exports.stores.opening import open_store, store_address
+from steadyworker.exports.stores.stage import StoreStage, owner_of, stages_of
+from steadyworker.exports.stores.store import (
+    AbsentError,
+    ConditionError,
+    Label,
+    Listed,
+    ObjectHead,
+    ObjectStore,
+    StoreAddress,
+)
+
+_LATE = 600.0
+"""The seconds that the last request of a killed process can take in the store: S3's Complete of many parts takes minutes."""
+
+
+class Reaped(NamedTuple):
+    """
+    What `reap_store` has done.
+
+    Attributes:
+        uids: The uids of the jobs whose stages are removed.
+        error: The first error for a job whose stage stays; None if there is none.
+    """
+
+    uids: tuple[str, ...]
+    error: ExportError | None
+
+
+def reap_store(store: ObjectStore, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "") -> Reaped:
+    """
+    Remove the stages of settled jobs in the address's folder of the store, as `stage.reap` does on a disk.
+
+    If a job was killed between its object and the manifest, and ended without another run, put the manifest before.
+
+    Args:
+        store: The store.
+        settled: A function that gets uids, and returns the uids that are done or dead in the ledger.
+        but: A uid that stays.
+
+    Raises:
+        ExportError: The store does not list the stages.
+    """
+    by_uid: dict[str, list[Listed]] = {}
+    for found in store.objects(stages_of(store.address)):
+        by_uid.setdefault(owner_of(found.key)[0], []).append(found)
+    by_uid.pop(but, None)
+    forgotten = SystemClock().wall() - REMEMBERED
+    done = frozenset(settled(list(by_uid))) if by_uid else frozenset()
+    gone, error = [], None
+    for uid, left in by_uid.items():
+        if uid in done or max(each.at for each in left).timestamp() < forgotten:
+            try:
+                if _reap_job(store, uid, left):
+                    gone.append(uid)
+            except ExportError as failed:
+                error = error or failed
+    return Reaped(tuple(sorted(gone)), error)
+
+
+def _reap_job(store: ObjectStore, uid: str, left: list[Listed]) -> bool:
+    """Remove the stages of a job, and return True; return False if an object can still appear, because its last request was sent shortly before."""
+    late = SystemClock().wall() - max(each.at for each in left).timestamp() < _LATE
+    for digest in sorted({digest for each in left if (digest := owner_of(each.key)[1]) is not None}):
+        stage = StoreStage(store, uid, digest)
+        records = stage.records().values()
+        for folder in {record.key for record in records if record.several}:
+            withdraw(store, folder, Label(uid, target=digest))
+        stage.end()  # before the look at an object, so that none can appear later
+        complete = stage.read()
+        for record in records:
+            manifest = record.manifest if complete is None else complete.manifest
+            if record.several or manifest is None:
+                continue
+            head = store.head(record.key)
+            if head is not None:
+                _finish(store, record.key, head, manifest)
+            elif late:
+                return False
+    store.delete([each.key for each in left])
+    return True
+
+
+def _finish(store: ObjectStore, key: str, head: ObjectHead, manifest: Manifest) -> None:
+    """Put the manifest of an object, if this is the manifest's object; the stage has the only copy."""
+    if head.size != manifest.bytes or head.label.uid != (manifest.uid if store.exact else None):
+        return
+    # The label of an upload in parts has no SHA-256; all runs of a job complete the same parts.
+    sha256 = head.label.sha256 or (manifest.sha256 if store.exact else sha256_of(store, key))
+    if sha256 != manifest.sha256:
+        return
+    at = key + SUFFIX
+    there, data = store.head(at), store.read(at)
+    if data is not None:
+        try:
+            found = Manifest.parse(data, at)
+        except ExportError:
+            return  # another program's file
+        if found.uid == manifest.uid or not same_key(found, manifest):
+            return  # only the manifest of an earlier job whose object this job has replaced is replaced, too
+    with suppress(AbsentError, ConditionError):  # another process has put it
+        match = there.etag if there is not None else None
+        store.put(at, manifest.dump(), over=False, match=match, label=Label(manifest.uid, target=head.label.target))
+
+
+def withdraw(store: ObjectStore, folder: str, label: Label) -> None:
+    """
+    Remove the objects that a job has put into a folder, if the job has put no manifest after them; another job's manifest keeps none of them.
+
+    Args:
+        store: The store.
+        folder: The folder's key.
+        label: The uid and the target's digest, which are on the objects.
+    """
+    data = store.read(f"{folder}/{INSIDE}")
+    with suppress(ExportError):  # the file of another program
+        if data is not None and Manifest.parse(data, INSIDE).uid == label.uid:
+            return
+    for each in store.objects(f"{folder}/"):
+        head = store.head(each.key)
+        if head is not None and (head.label.uid, head.label.target) == (label.uid, label.target):
+            store.delete([each.key])
+
+
+def sha256_of(store: ObjectStore, key: str) -> str:
+    """Return the SHA-256 of an object, of which the store has no label."""
+    with TemporaryFile() as copy:
+        store.copy_to(key, copy)
+        copy.seek(0)
+        return hashlib.file_digest(copy, "sha256").hexdigest()
+
+
+def recorded(address: StoreAddress) -> str:
+    """Return the text by which a worker process of this host finds the stages beside this address."""
+    return msgspec.json.encode({"url": address.at(address.folder + STAGES), **address.reached_by}).decode()
+
+
+def recorded_address(record: bytes) -> StoreAddress | None:
+    """Return the address in a text of `recorded`; None if this is no such text."""
+    try:
+        found = msgspec.json.decode(record, type=dict[str, str | None])
+        return store_address(found.pop("url"), **found)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError, ExportError):
+        return None
+
+
+def reap_address(address: StoreAddress, settled: Callable[[Sequence[str]], Iterable[str]]) -> bool:
+    """
+    Remove the stages of settled jobs in this address's folder, as `reap_store` does, and return whether stages are left.
+
+    Raises:
+        ExportError: There is no client library, or the store refused a request or did not respond.
+            The stages of all other jobs are removed then.
+    """
+    with closing(open_store(address)) as store:
+        if (error := reap_store(store, settled).error) is not None:
+            raise error
+        return bool(store.objects(stages_of(address)))
