@@ -132,11 +132,13 @@ ADAPTERS_MAY_IMPORT = {
 }
 ADAPTER_FILES = {"__init__.py", "adapter.py", "connection.py", "topology.py", "errors.py"}
 OPTIONAL_LIBRARIES = {
+    "adlfs",
+    "aiohttp",  # with gcsfs
     "boto3",
-    "fsspec",
-    "gcsfs",
     "botocore",
     "duckdb",
+    "fsspec",
+    "gcsfs",
     "opentelemetry",
     "pamqp",
     "pcapy",
@@ -144,6 +146,7 @@ OPTIONAL_LIBRARIES = {
     "psycopg",
     "pyarrow",
     "pyspark",
+    "sshfs",
     "xlsxwriter",
 }
 # Which file may import what inside a function (the end of each name is left open), and why it has to.

@@ -27,7 +27,7 @@ from steadyworker import events
 from steadyworker.events import Event, Fenced, JobSettled, MessageLost, TakenOver
 from steadyworker.telemetry.event_log import LINES, log_events
 from steadyworker.telemetry.line_context import LineContext
-from steadyworker.telemetry.logs import _CLIENT_LIBRARIES, configure, get_logger, structlog_logger
+from steadyworker.telemetry.logs import _CLIENT_LIBRARIES, _STORES, configure, get_logger, structlog_logger
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def out() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, levels = (
         list(root.handlers),
-        {each: each.level for each in (root, *map(logging.getLogger, _CLIENT_LIBRARIES))},
+        {each: each.level for each in (root, *map(logging.getLogger, (*_CLIENT_LIBRARIES, *_STORES)))},
     )
     stream = io.StringIO()
     configure("json", "debug", stream)
@@ -126,6 +126,19 @@ def test_client_libraries_are_logged_at_debug_only(out: io.StringIO) -> None:
         configure("json", level, out)
         logging.getLogger("pika.connection").error("AMQPConnector - reporting failure")
         assert len(lines(out)) == heard
+
+
+def test_the_libraries_of_stores_log_no_request_at_info(out: io.StringIO) -> None:
+    """Azure's library logs two lines of half a kilobyte for each request."""
+    for level, shown in (("info", ["refused"]), ("debug", ["request", "refused"])):
+        configure("json", level, out)
+        for name in _STORES:
+            logging.getLogger(name).info("request")
+            logging.getLogger(name).warning("refused")
+        lines = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+        assert lines == shown * len(_STORES)
+        out.truncate(0)
+        out.seek(0)
 
 
 def test_a_client_library_that_logs_whole_frames_shows_none_at_debug(out: io.StringIO) -> None:

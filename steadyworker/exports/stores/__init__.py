@@ -19,6 +19,7 @@ All other stores are reached by fsspec; the file is made on this host first, and
 
 - The first request of a run lists the stages in the folder; the object's label (metadata) has the uid of the job, and the SHA-256 of the bytes.
 - Each run has its own record, so a run that was frozen changes no record of a later one.
+  It asks for permission when all bytes are up, so it makes no object appear, unless it was frozen in the one request after that.
   Into a folder, it can still put files that the later run's manifest does not list; `steadyworker verify` reports them.
   The manifest of an object is that of the run whose SHA-256 is on the label.
 - The second of two jobs finds the object's uid, and raises TargetExists.
@@ -26,6 +27,7 @@ All other stores are reached by fsspec; the file is made on this host first, and
 Several files are made on this host first, too, in each store, because many of them are open at a time.
 Then up to four of them are put at a time, and their manifest last.
 A reader who begins with `_manifest.json` sees all files or none.
+The first of two jobs claims the folder before it makes a row (`.sw-stage/<digest>.claim`), and the second raises TargetExists.
 
 The promises of each store:
 
@@ -34,7 +36,7 @@ The promises of each store:
 | `s3://` | `s3` | whole | the first wins (If-None-Match) | yes | one object (If-Match) | yes |
 | `gs://` | `gcs` | whole | the first wins (ifGenerationMatch=0) | yes | no | yes |
 | `abfs://`, `az://` | `azure` | whole | the first wins (If-None-Match) | yes | no | yes |
-| others, such as `sftp://` (`pip install sshfs`) | – | by a move | the later can win | no | no | no |
+| others, such as `sftp://` (`pip install sshfs`) | – | by a move | the later can win, if the server's move replaces a file | no | no | no |
 
 What a store cannot promise is in the manifest (`limits`), in a warning of each export (`export_target_limited`),
 and in the answer of `steadyworker verify --target URL`, which puts and removes small objects there.
@@ -46,8 +48,11 @@ An address with a password is refused.
 
 What a killed job leaves is removed after its end: by the worker processes of its host, about once an hour, with the settings of their own environment;
 by the next job that exports to the same folder of the store; or by `steadyworker verify --reap URL`.
+If the job was killed between its object and the manifest, the manifest is put then.
+A store with folders keeps an empty folder `.sw-stage`.
 
 The rights: create, read, list and delete objects below the folder.
+Without the right to delete, exports are whole, too, but their stages stay (`export_stage_left`).
 Google and Azure end an unfinished upload after a week.
 
 | file | content |

@@ -8,7 +8,7 @@ A file of fsspec ends its upload even when its `with` block or its last referenc
 Another file system writes under a temporary name in the stage, and then moves the file.
 An empty folder `.sw-stage` stays there: the `rmdir` of some libraries, such as that for HDFS, also removes what is in a folder.
 
-A refused request is an ExportError, because the libraries do not tell a missing right, which an operator can grant while the job waits, from a wrong login.
+A refused request is an ExportError, because the libraries have one error for a wrong login and for a missing right, which an operator can grant while the job waits.
 The next run costs little: its first requests are a list and a put, before it makes a row.
 """
 

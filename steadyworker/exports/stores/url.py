@@ -11,7 +11,7 @@ from steadyworker.errors import ExportRejected
 from steadyworker.text.redaction import redact
 
 LIMITS = (
-    "Of two jobs that export to this address at the same time, the later one can replace the file of the earlier one.",
+    "Of two jobs that export to this address at the same time, the later one can replace the file of the earlier one, if the server's move replaces files.",
     "A reader can see a part of the file, if the store does not move a file in one step.",
 )
 """What is not promised of a store, unless it creates an object by one request, and only if there is none."""
