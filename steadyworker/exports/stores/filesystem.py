@@ -205,9 +205,8 @@ class FileSystem:
 
     def _move(self, key: str, data: bytes | BinaryIO, match: str | None, label: Label | None) -> None:
         """Write the bytes under a temporary name in the stage, and give them their name, unless another file than that of `match` has it."""
-        owner = (
-            f"{label.uid}.{label.target}" if label is not None else "put"
-        )  # so that a later run of the job removes it
+        # A later run of the job removes what begins with its uid and digest.
+        owner = "put" if label is None else f"{label.uid}.{label.target}"
         new = f"{self.address.folder}{STAGES}/{owner}.{secrets.token_hex(8)}.new"
         try:
             self._write(new, data, "wb", {})
