@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pyspark
 import pytest
@@ -223,6 +225,14 @@ class Standalone:
     def applications(self) -> list[str]:
         """The ids of the applications that run."""
         return [app["id"] for app in self.books()["activeapps"]]
+
+    def end_application(self, application: str) -> None:
+        """End an application, as an operator does on the master's page."""
+        page = f"http://127.0.0.1:{self._web}/"
+        with urllib.request.urlopen(page, timeout=10) as answer:
+            (token, *_) = re.findall(r'name="csrfToken" value="([^"]*)"', answer.read().decode())
+        form = urlencode({"id": application, "terminate": "true", "csrfToken": token}).encode()
+        urllib.request.urlopen(f"{page}app/kill/", form, timeout=10).close()
 
     def executors(self, application: str = "app-") -> list[int]:
         """Return the processes that run tasks, of one application or of all."""
