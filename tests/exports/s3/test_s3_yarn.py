@@ -1,7 +1,8 @@
 """
 Exports on YARN: a real ResourceManager and a real NodeManager, out of the jar of Hadoop's own tests.
 
-The node sees no folder of the worker process but the jars, and the folder through which Spark hands its settings to YARN (HDFS elsewhere).
+The node does not see the folder of the exported file.
+It sees Spark's jars, and the folder by which Spark passes its settings to YARN, which is in HDFS elsewhere.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ CLUSTER = (f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP}:", "org.bouncy
 """YARN's servers in one jar (56 MB), for Hadoop's client in pyspark, and what they lack there."""
 
 ROWS = 60_000
-EXECUTOR = b"CoarseGrainedExecutorBackend"
 ONE = SparkExport("SELECT 1 AS id", tables={}, order_by=("id",))
 
 
@@ -122,16 +122,19 @@ class Yarn:
         (bean,) = self.asked(f"jmx?qry={name}")["beans"]
         return int(bean.get("GetApplicationReportNumOps", 0))
 
-    def executors(self) -> list[int]:
-        """The processes that run tasks for this cluster's applications."""
+    def containers(self, program: str = "") -> list[int]:
+        """The JVMs that the node runs for applications, of all programs or of one."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                program, *rest = (entry / "cmdline").read_bytes().split(b"\0")
-                line = b" ".join(rest)
-                if program.endswith(b"java") and EXECUTOR in line and bytes(self.conf.parent) in line:
-                    found.append(int(entry.name))
+                java, *rest = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                if java.endswith("java") and any(f"{self.conf.parent}/local" in each for each in rest):
+                    found += [int(entry.name)] if program in " ".join(rest) else []
         return found
+
+    def executors(self) -> list[int]:
+        """The processes that run tasks for applications."""
+        return self.containers("CoarseGrainedExecutorBackend")
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +147,9 @@ def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
         yield made
     made.node.kill()
     made.manager.kill()
+    for pid in made.containers():  # of a test that failed
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def settings(yarn: Yarn, **more: str) -> dict[str, str]:
@@ -195,7 +201,7 @@ def test_an_export_by_yarn_has_the_bytes_of_one_machine_and_costs_no_more_than_t
     assert verify(store.at("out/b.csv")).uid == "uid-2"
     assert yarn.applications("RUNNING") == [application]
     service.stop(20)
-    eventually(lambda: application in yarn.applications("FINISHED") and not yarn.executors(), within=60)
+    eventually(lambda: application in yarn.applications("FINISHED") and not yarn.containers(), within=60)
     assert list(yarn.staging.rglob("*.zip")) == []
 
 
@@ -220,7 +226,7 @@ def test_a_full_queue_costs_no_application_its_place(
     (first,) = yarn.applications("RUNNING")
 
     services, before = LiveServices(other, uid="uid-3"), yarn.reports()
-    waits = threading.Thread(target=ONE.write, args=(services, tmp_path / "c.csv"))
+    waits = threading.Thread(target=ONE.write, args=(services, tmp_path / "c.csv"), daemon=True)
     waits.start()
     (second,) = eventually(lambda: yarn.applications("ACCEPTED"), within=60)
     eventually(lambda: yarn.reports() >= before + 40, within=120)  # of two drivers, each second
@@ -239,7 +245,7 @@ def test_a_full_queue_costs_no_application_its_place(
     assert {first} <= {*yarn.applications("FINISHED")}
     assert not (tmp_path / "a" / KEPT_LOG).exists(), "a job that runs at the stop is no death of the host"
     other.stop(20)
-    eventually(lambda: second in yarn.applications("FINISHED") and not yarn.executors(), within=60)
+    eventually(lambda: second in yarn.applications("FINISHED") and not yarn.containers(), within=60)
 
 
 def test_a_worker_process_killed_in_an_export_by_yarn_leaves_one_file_and_no_application(
@@ -250,12 +256,14 @@ def test_a_worker_process_killed_in_an_export_by_yarn_leaves_one_file_and_no_app
     stage = Stage(tmp_path)
     try:
         stage.send("spark-payments", {})
-        target, given = "tests.exports.spark.jobs:Payments", {"spark_master": "yarn", "spark_conf": conf}
-        stage.worker(target, env={"KILL_AT": "Spark has begun"}, **given).ended(-signal.SIGKILL, within=300)
+        target = "tests.exports.spark.jobs:Payments"
+        stage.worker(target, env={"KILL_AT": "Spark has begun"}, spark_master="yarn", spark_conf=conf).ended(
+            -signal.SIGKILL, within=300
+        )
         died = time.monotonic()
-        eventually(lambda: not yarn.applications("ACCEPTED,RUNNING") and not yarn.executors(), within=60)
+        eventually(lambda: not yarn.applications("ACCEPTED,RUNNING") and not yarn.containers(), within=60)
         print(f"the application ended {time.monotonic() - died:.1f} s after its worker process")
-        second = stage.worker(target, **given)
+        second = stage.worker(target, spark_master="yarn", spark_conf=conf)
         row = stage.reaches("spark-payments", State.DONE, within=300)
         stage.empties("spark-payments")
         second.terminate()
@@ -268,5 +276,5 @@ def test_a_worker_process_killed_in_an_export_by_yarn_leaves_one_file_and_no_app
     assert (tmp_path / "out" / "job.csv").read_bytes().count(b"\n") == ROWS + 1
     names = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_file())
     assert names == ["job.csv", "job.csv.manifest.json"]
-    eventually(lambda: not yarn.applications("ACCEPTED,RUNNING") and not yarn.executors(), within=60)
+    eventually(lambda: not yarn.applications("ACCEPTED,RUNNING") and not yarn.containers(), within=60)
     assert list(yarn.staging.rglob("*.zip")) == []
