@@ -35,6 +35,14 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def apart(folder: Path) -> list[str]:
+    """Return the begin of a command whose process has an empty folder of its own there; nothing without the right to mount."""
+    begin = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(folder)]
+    if shutil.which("unshare") and not subprocess.run([*begin, "true"], capture_output=True, check=False).returncode:
+        return begin
+    return []
+
+
 class Daemon:
     """One of Spark's processes in a session of its own; `start` it again after it was killed."""
 
@@ -171,12 +179,8 @@ class Standalone:
         launch = str(home / "bin" / "spark-class")
         hidden = folder / "elsewhere"
         hidden.mkdir(parents=True)
-        apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
-        mounts = (
-            shutil.which("unshare")
-            and not subprocess.run([*apart, "true"], capture_output=True, check=False).returncode
-        )
-        self.elsewhere = hidden if mounts else None
+        alone = apart(hidden)
+        self.elsewhere = hidden if alone else None
         here = ["--host", "127.0.0.1"]
         self.master = Daemon(
             folder / "master",
@@ -196,7 +200,7 @@ class Standalone:
         for number in range(workers):
             web, own = free_port(), folder / f"worker-{number}"
             command = [
-                *(apart if mounts else ()),
+                *alone,
                 *(launch, "org.apache.spark.deploy.worker.Worker", *here, "--cores", "2", "--memory", "1g"),
                 *("--work-dir", str(own / "work"), "--webui-port", str(web), self.url),
             ]
