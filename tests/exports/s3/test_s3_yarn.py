@@ -75,14 +75,18 @@ class Yarn:
         self.conf, self.elsewhere, self.staging = folder / "conf", folder / "elsewhere", folder / "staging"
         for each in (self.conf, self.elsewhere, self.staging):
             each.mkdir(parents=True)
-        self._rpc, self._web, node = free_port(), free_port(), free_port()
-        ports = {"resource-tracker": free_port(), "scheduler": free_port(), "admin": free_port()}
+        ports: set[int] = set()
+        while len(ports) < 7:  # the system can give the same one twice
+            ports.add(free_port())
+        self._rpc, self._web, node, localizer, tracker, scheduler, admin = ports
         site = {
-            **{f"resourcemanager.{name}.address": f"127.0.0.1:{port}" for name, port in ports.items()},
+            "resourcemanager.resource-tracker.address": f"127.0.0.1:{tracker}",
+            "resourcemanager.scheduler.address": f"127.0.0.1:{scheduler}",
+            "resourcemanager.admin.address": f"127.0.0.1:{admin}",
             "resourcemanager.address": f"127.0.0.1:{self._rpc}",
             "resourcemanager.webapp.address": f"127.0.0.1:{self._web}",
             "nodemanager.address": "127.0.0.1:0",
-            "nodemanager.localizer.address": f"127.0.0.1:{free_port()}",
+            "nodemanager.localizer.address": f"127.0.0.1:{localizer}",
             "nodemanager.webapp.address": f"127.0.0.1:{node}",
             "nodemanager.local-dirs": str(folder / "local"),
             "nodemanager.log-dirs": str(folder / "logs"),
