@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pyspark import InheritableThread
+from pyspark import InheritableThread, SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from steadyworker.clock import Clock, SystemClock
@@ -33,6 +33,7 @@ from steadyworker.exports.spark.protocol import (
     ExportFailed,
     ExportPlan,
     ExportProgress,
+    HostPong,
     JobEvent,
     RunExport,
     Stuck,
@@ -44,6 +45,7 @@ from steadyworker.exports.spark.tasks import Tasks
 _UNSEEN = 10.0  # factor of the limit without progress in a cluster, and at most while the host computes
 _POOLS = 100  # Spark keeps each pool until its end
 _ENDS = 10.0  # seconds that the tasks of a failed job get to end
+_WAITS = 2.0  # seconds between two reports that the JVM responds while a cluster has no place for the application
 _POLL = 0.2  # seconds between two reads of Spark's counters, and between two calls of cancel
 
 
@@ -53,12 +55,17 @@ class Engine:
 
     Create the engine in the main thread before any other thread starts, because PySpark forks to start its JVM.
     One thread calls `run`, `cancel` and `stop`, another thread calls `alive`, and a third thread calls `outlive`.
-    `emit` gets each event, from any thread; `lost` is called when the JVM no longer responds, and does not return.
+    `emit` gets each event, from any thread.
+    `lost` is called when the JVM no longer responds, or when its application has ended, with the reason in the second case; it does not return.
     """
 
-    def __init__(self, emit: Callable[[JobEvent | Stuck], None], lost: Callable[[], None]) -> None:
-        self._emit, self._lost = emit, lost
+    def __init__(self, emit: Callable[[JobEvent | Stuck | HostPong], None], lost: Callable[[str], None]) -> None:
+        self._emit, self._lost, self._stopping = emit, lost, False
+        SparkContext._ensure_initialized()  # noqa: SLF001 - starts the JVM, before any thread
+        started = threading.Event()
+        threading.Thread(target=self._wait, args=(started,), name="wait", daemon=True).start()
         self._session = SparkSession.builder.getOrCreate()
+        started.set()
         self._context = self._session.sparkContext
         self._jobs: dict[str, _EngineJob] = {}
         self._changes = threading.Lock()
@@ -75,6 +82,15 @@ class Engine:
         """The JVM's process (subprocess.Popen)."""
         gateway: Any = self._context._gateway  # noqa: SLF001
         return gateway.proc
+
+    def _wait(self, started: threading.Event) -> None:
+        """Report that the JVM responds until Spark has started, because the queue of a cluster can be full for hours."""
+        jvm: Any = SparkContext._jvm  # noqa: SLF001
+        with suppress(Exception):  # the JVM is gone, and the start fails
+            waits = not SparkConf().get("spark.master", "local").startswith("local")
+            while waits and not started.wait(_WAITS):
+                jvm.java.lang.System.nanoTime()
+                self._emit(HostPong())
 
     def outlive(self) -> int:
         """Return the JVM's exit code when the JVM has died."""
@@ -101,8 +117,17 @@ class Engine:
         self._job(RunExport("warm-up", plan), lambda _: None).write()
         self._spare = self._fresh()
 
+    def _leave_if_over(self) -> None:
+        """Call `lost` if the JVM no longer responds, or if the application has ended: an operator or the cluster can end it."""
+        if not self.alive():
+            self._lost("")
+        context: Any = self._context._jsc  # noqa: SLF001
+        if context.sc().isStopped() and not self._stopping:
+            self._lost(f"the application {self._context.applicationId} at {self._context.master} has ended")
+
     def run(self, run: RunExport) -> None:
         """Begin a job, and return at once; the job's last event is `done` or `failed`."""
+        self._leave_if_over()
         job = self._job(run, self._emit)
         with self._changes:
             self._jobs[run.job] = job
@@ -116,6 +141,7 @@ class Engine:
 
     def stop(self) -> None:
         """End Spark normally, so that a cluster gets the application's end."""
+        self._stopping = True
         self._session.stop()
         self._java.stdin.close()
         self._java.wait()
@@ -151,8 +177,7 @@ class Engine:
             self._context.setLocalProperty("spark.scheduler.pool", job.pool)
             last: JobEvent = job.write()
         except BaseException as error:  # noqa: BLE001 - any error ends only this job, even a SystemExit of the user's code
-            if not self.alive():
-                self._lost()
+            self._leave_if_over()
             last = failed(job.id, error, redact=job.databases.redact)
         finally:
             job.ended.set()

@@ -6,7 +6,7 @@ The run stores a new name in this state before the first call to Spark, and adds
 | back end | action of a later run |
 |---|---|
 | Spark Connect | ends the session of each name before its own session begins |
-| `spark://…` | none: the driver dies with the earlier run's worker process, and then the master ends the application |
+| `spark://…`, `yarn`, `k8s://…` | none: the driver dies with the earlier run's worker process, and then the cluster ends the application |
 | `local[…]` | none: the JVM dies with the host |
 
 With every back end, late files go into a folder of the earlier run, and the later run does not read that folder.

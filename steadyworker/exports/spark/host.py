@@ -127,7 +127,9 @@ def main() -> None:
 def _engine(wire: HostWire, kind: list[str]) -> Engine | ConnectEngine:
     """Return the engine for the arguments of this process, ready for its first job."""
 
-    def gone() -> NoReturn:
+    def gone(why: str) -> NoReturn:
+        if why:
+            lost(why)
         time.sleep(_SPEAK)
         end_own_session()
 

@@ -171,6 +171,12 @@ class SparkHost:
         for call in self.calls.values():
             self.process.send(call.order(self.settings.stuck_after))
 
+    def replied(self, now: float) -> None:
+        """Note that the host's JVM responds; while the host waits for a place in a cluster, it gets more time to start."""
+        self.answered_at, self.asked = now, None
+        if not self.ready and not self.stopping:
+            self.limit = Limit(self.process, self.settings.hung_after, now)
+
     def cancel(self, call: Call, now: float) -> None:
         """Ask the host to end a call."""
         if call.ends_by is None:

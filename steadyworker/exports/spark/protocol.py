@@ -107,7 +107,7 @@ class HostReady(msgspec.Struct, frozen=True, tag="ready", tag_field="type"):
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal", tag_field="type"):
-    """The report that Spark did not start, or that the host has lost its JVM or its Spark Connect server."""
+    """The report that Spark did not start, or that the host has lost its JVM, its application in a cluster, or its Spark Connect server."""
 
     text: str
 
@@ -177,7 +177,7 @@ class ExportFailed(msgspec.Struct, frozen=True, tag="failed", tag_field="type"):
 
 
 class HostPong(msgspec.Struct, frozen=True, tag="pong", tag_field="type"):
-    """The reply to `ping`, after Spark has responded."""
+    """The reply to `ping`, after Spark has responded; while Spark waits for a place in a cluster, a report of its own."""
 
 
 Command = Connect | RunExport | Cancel | PingHost | StopHost

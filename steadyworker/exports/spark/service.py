@@ -244,7 +244,7 @@ class SparkService:
             case Fatal():
                 host.problem = message.text
             case HostPong():
-                host.answered_at, host.asked = self._clock.monotonic(), None
+                host.replied(self._clock.monotonic())
             case Stuck():
                 self._stuck(host, message)
             case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pyspark
 import pytest
@@ -31,6 +33,14 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def apart(folder: Path) -> list[str]:
+    """Return the begin of a command whose process has an empty folder of its own there; nothing without the right to mount."""
+    begin = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(folder)]
+    if shutil.which("unshare") and not subprocess.run([*begin, "true"], capture_output=True, check=False).returncode:
+        return begin
+    return []
 
 
 class Daemon:
@@ -169,12 +179,8 @@ class Standalone:
         launch = str(home / "bin" / "spark-class")
         hidden = folder / "elsewhere"
         hidden.mkdir(parents=True)
-        apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
-        mounts = (
-            shutil.which("unshare")
-            and not subprocess.run([*apart, "true"], capture_output=True, check=False).returncode
-        )
-        self.elsewhere = hidden if mounts else None
+        alone = apart(hidden)
+        self.elsewhere = hidden if alone else None
         here = ["--host", "127.0.0.1"]
         self.master = Daemon(
             folder / "master",
@@ -194,7 +200,7 @@ class Standalone:
         for number in range(workers):
             web, own = free_port(), folder / f"worker-{number}"
             command = [
-                *(apart if mounts else ()),
+                *alone,
                 *(launch, "org.apache.spark.deploy.worker.Worker", *here, "--cores", "2", "--memory", "1g"),
                 *("--work-dir", str(own / "work"), "--webui-port", str(web), self.url),
             ]
@@ -223,6 +229,14 @@ class Standalone:
     def applications(self) -> list[str]:
         """The ids of the applications that run."""
         return [app["id"] for app in self.books()["activeapps"]]
+
+    def end_application(self, application: str) -> None:
+        """End an application, as an operator does on the master's page."""
+        page = f"http://127.0.0.1:{self._web}/"
+        with urllib.request.urlopen(page, timeout=10) as answer:
+            (token, *_) = re.findall(r'name="csrfToken" value="([^"]*)"', answer.read().decode())
+        form = urlencode({"id": application, "terminate": "true", "csrfToken": token}).encode()
+        urllib.request.urlopen(f"{page}app/kill/", form, timeout=10).close()
 
     def executors(self, application: str = "app-") -> list[int]:
         """Return the processes that run tasks, of one application or of all."""

@@ -113,12 +113,14 @@ def with_a_driver(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine whose Spark is of straw; the user's function fails before Spark has to do anything."""
     session = MagicMock()
     session.sparkContext.master = "local[1]"
+    session.sparkContext._jsc.sc.return_value.isStopped.return_value = False
     builder = MagicMock()
     builder.builder.getOrCreate.return_value = session
     session.newSession.return_value = session
     monkeypatch.setattr(engine, "SparkSession", builder)
+    monkeypatch.setattr(engine, "SparkContext", MagicMock())
     monkeypatch.setattr(engine, "InheritableThread", threading.Thread)
-    return Engine(heard.emit, lambda: pytest.fail("the JVM is alive"))
+    return Engine(heard.emit, lambda _: pytest.fail("the JVM is alive"))
 
 
 def at_a_server(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> ConnectEngine:
@@ -147,6 +149,16 @@ def test_whatever_a_build_raises_its_job_ends_and_the_next_one_runs(
         assert (last.job, last.kind) == (name, kind), last
         assert re.search(text, last.text), last
         assert len(last.text) <= LONGEST
+
+
+def test_no_job_begins_in_an_application_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is in the message; the host then ends, and the next one has a new application."""
+    host: Any = with_a_driver(Heard(), monkeypatch)
+    host._context._jsc.sc().isStopped.return_value = True
+    host._context.applicationId = "app-17"
+    monkeypatch.setattr(host, "_lost", pytest.fail)
+    with pytest.raises(pytest.fail.Exception, match=r"the application app-17 at local\[1\] has ended"):
+        host.run(RunExport("job", plan("odd_frames:surrogate", tmp_path / "parts")))
 
 
 @pytest.mark.usefixtures("odd_frames")

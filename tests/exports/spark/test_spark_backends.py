@@ -18,12 +18,25 @@ import pytest
 from steadyworker.errors import ExportRejected, Interrupt
 from steadyworker.exports.manifest import Manifest
 from steadyworker.exports.spark.export import SparkExport
+from steadyworker.exports.spark.process import KEPT_LOG
 from steadyworker.exports.spark.service import SparkService
 from steadyworker.exports.spark.settings import SparkSettings
 from tests.conftest import Eventually
 from tests.exports.spark.clusters import ConnectServer, Standalone
 from tests.exports.spark.orphan import orphan
-from tests.exports.spark.sparkkit import BIG, CLUSTER, ORDER, QUERY, SMALL_TASKS, LiveServices, session
+from tests.exports.spark.sparkkit import (
+    BIG,
+    CLUSTER,
+    COLUMNS,
+    ORDER,
+    QUERY,
+    SMALL_TASKS,
+    LiveServices,
+    at,
+    light,
+    payment,
+    session,
+)
 from tests.exports.spark.test_spark_export import (  # noqa: F401 - collected here a second time, with this file's `warm`
     test_the_file_is_sorted_and_whole_and_equals_what_the_light_path_writes,
 )
@@ -93,6 +106,31 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(
     assert services.events[-1]["submissions"] == 1
     assert (made.sha256, made.totals) == (undisturbed.sha256, undisturbed.totals)
     assert b'"application":"app-' in services.saved[-2], "the ledger knows which application it is"
+
+
+@pytest.mark.slow
+def test_an_application_that_its_cluster_ends_costs_a_resubmission(
+    on_cluster: SparkService, standalone: Standalone, payments: Path, tmp_path: Path, eventually: Eventually
+) -> None:
+    """In the middle of an export, and between two: a new host begins a new application, and the export's own run goes on."""
+
+    def end_all() -> None:
+        for application in standalone.applications():
+            standalone.end_application(application)
+        eventually(lambda: not standalone.applications(), within=60)
+
+    services = LiveServices(on_cluster, uid="uid-1", on_event=at("started", end_all))
+    SparkExport(QUERY, tables={"payments": payments}, order_by=ORDER).write(services, tmp_path / "a.csv")
+    light(tmp_path / "a.csv", sorted(map(payment, range(60_000)), key=lambda row: (row[2], row[0])), COLUMNS)
+    assert services.kinds().count("started") == 2
+    assert services.events[-1]["submissions"] == 2
+
+    end_all()
+    services = LiveServices(on_cluster, uid="uid-2")
+    assert SparkExport("SELECT 1 AS id", tables={}, order_by=("id",)).write(services, tmp_path / "b.csv").rows == 1
+    assert services.events[-1]["submissions"] == 2
+    log = (on_cluster._settings.folder / KEPT_LOG).read_text(errors="replace")
+    assert "StandaloneSchedulerBackend: Application has been killed" in log, "the operator finds the reason there"
 
 
 def test_a_folder_that_the_executors_do_not_share_is_rejected_before_the_query_begins(

@@ -211,6 +211,19 @@ def test_a_host_that_computes_and_does_not_reply_is_killed_five_times_later(tmp_
     assert host.problem == "the host's JVM did not respond for 300 s"
 
 
+def test_a_host_that_waits_for_a_place_in_a_cluster_is_not_killed_while_it_reports(tmp_path: Path) -> None:
+    """Its processes stand still, as the driver does for as long as a queue of YARN is full."""
+    process: Any = FakeProcess(itertools.repeat(0.0))
+    host = SparkHost(process, SparkSettings(folder=tmp_path, hung_after=10.0), Limit(process, 10.0, 0.0))
+    for now in range(2, 1000, 2):
+        host.replied(now)
+        host.attend(now + 1.0)
+    assert process.told == []
+    host.attend(1009.0)
+    assert process.told == ["kill"]
+    assert host.problem == "the host was not ready after 11 s, and stood still"
+
+
 def test_a_step_of_a_host_may_last_as_long_as_its_processes_move() -> None:
     """A program that the start only needs at its beginning takes its processor time with it when it ends."""
     process: Any = FakeProcess([0.0, 3.0, 1.0, 1.02, 1.04])
