@@ -131,9 +131,9 @@ def put_file(services: Services, path: Path, put: Callable[[BinaryIO], None]) ->
             raise Stopped
 
     with StoppableFile(path, upload, wait_for_permission) as file, ThreadPoolExecutor(1, "store") as pool:
-        request = pool.submit(put, file)
-        request.add_done_callback(lambda _: asked.set())  # if it fails before the file's end
         try:
+            request = pool.submit(put, file)
+            request.add_done_callback(lambda _: asked.set())  # if it fails before the file's end
             while not asked.wait(CHECK_EVERY):
                 upload.report()
             if not request.done():
