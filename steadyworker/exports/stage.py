@@ -27,6 +27,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -255,18 +256,26 @@ def _finish(folder: Path, uid: str) -> None:
         stage = StagingDir(path, 0)
         with suppress(OSError, ExportError):  # the file was not published, or it was removed
             manifest = stage.read()
-            if manifest is None or manifest.files is not None:
+            if manifest is None or manifest.files is not None or manifest.uid != uid:
                 continue
-            file = folder / manifest.name
-            if not file.samefile(stage.data):
+            target = ExportTarget.of(folder / manifest.name)
+            if (target.folder, target.digest) != (folder.absolute(), path.name) or not _is_same(
+                target.path, stage.data
+            ):
                 continue
-            at = manifest_path(file)
             try:
-                os.link(stage.manifest, at)
+                os.link(stage.manifest, target.manifest)
             except FileExistsError:
-                if same_key(Manifest.load(at), manifest):  # that of an earlier job whose file this job has replaced
-                    stage.manifest.replace(at)
+                there = Manifest.load(target.manifest)  # that of an earlier job whose file this job has replaced
+                if there.uid != uid and same_key(there, manifest) and _is_same(target.path, stage.data):
+                    stage.manifest.replace(target.manifest)
             sync_folder(folder)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Return whether two paths are links to one regular file; a symbolic link is none."""
+    first, second = one.lstat(), other.lstat()
+    return stat.S_ISREG(first.st_mode) and (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
 
 
 def make_folder(path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from steadyworker.clock import SystemClock
@@ -502,3 +503,23 @@ def test_the_reaper_links_the_manifest_that_a_killed_job_could_not_link(
     assert reap(out.parent, lambda uids: uids) == ("uid-1",)
     assert visible(out.parent, STAGES) == ["payments.csv", "payments.csv.manifest.json"]
     assert (verify(out).rows, verify(out).uid) == (9, "uid-1")
+
+
+@pytest.mark.parametrize("name", ["../secret.csv", "/secret.csv", "secret.csv"])
+def test_the_reaper_believes_no_forged_stage(tmp_path: Path, name: str) -> None:
+    """Who may write into the folder could otherwise put a manifest beside each file that the worker may see."""
+    out, secret = tmp_path / "out", tmp_path / "secret.csv"
+    real = Payments(9).export().write(FakeServices(tmp_path / "1"), out / "payments.csv")
+    secret.write_bytes((out / "payments.csv").read_bytes())
+    if name == "secret.csv":
+        (out / name).symlink_to(secret)
+    forged = msgspec.structs.replace(
+        real, name=name.replace("/secret", f"{tmp_path}/secret") if name[0] == "/" else name
+    )
+    stage = StagingDir(stages_path := out / STAGES / real.uid / "1" / ExportTarget.of(out / "secret.csv").digest, 1)
+    stages_path.mkdir(parents=True)
+    stage.data.symlink_to(secret)
+    stage.manifest.write_bytes(forged.dump())
+    assert stage.read() is not None
+    assert reap(out, lambda uids: uids) == (real.uid,)
+    assert [*tmp_path.rglob("secret.csv.manifest.json")] == []

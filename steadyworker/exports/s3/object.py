@@ -44,7 +44,11 @@ class ObjectRun(SingleRun):
         if (manifest := self.finished()) is not None:
             self.cleared()
             return manifest
-        complete = self.stage.read() or self._write(write)
+        complete = self.stage.read()
+        if complete is None:
+            complete = self._write(write)
+        else:  # the time of this run's record shows the reaper when its last request can have been sent
+            self.stage.record(self.services.fence, RunRecord(key=self.address.key, upload=complete.upload))
         return self.committed(self._complete(complete))
 
     def staged_manifest(self, head: ObjectHead) -> Manifest | None:
@@ -91,7 +95,7 @@ class ObjectRun(SingleRun):
                     self.stage.record(self.services.fence, record)
                     return record.upload, there
         if records:
-            self.stage.remove()  # uploads with other options, and those that no run could record
+            self.stage.end()  # uploads with other options, and those that no run could record
         self.stage.record(self.services.fence, new)
         create = partial(self._bucket.call, "create_multipart_upload", Key=self.address.key, ChecksumAlgorithm="SHA256")
         upload: str = call_to_end(partial(create, **options))["UploadId"]

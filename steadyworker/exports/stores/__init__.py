@@ -48,11 +48,11 @@ An address with a password is refused.
 
 What a killed job leaves is removed after its end: by the worker processes of its host, about once an hour, with the settings of their own environment;
 by the next job that exports to the same folder of the store; or by `steadyworker verify --reap URL`.
-If the job was killed between its object and the manifest, the manifest is put then.
+If the job was killed between its object and the manifest, the manifest is put then, where objects have labels.
 A store with folders keeps an empty folder `.sw-stage`.
 
 The rights: create, read, list and delete objects below the folder.
-Without the right to delete, exports are whole, too, but their stages stay (`export_stage_left`).
+Without the right to delete, exports are whole, too, but their stages stay (`export_stage_left`), and a retry into a folder with other files fails.
 Google and Azure end an unfinished upload after a week.
 
 | file | content |

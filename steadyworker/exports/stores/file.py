@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from tempfile import TemporaryFile
 
 from steadyworker.errors import ExportError
 from steadyworker.export import Services
 from steadyworker.exports.manifest import Manifest, ManifestFile
 from steadyworker.exports.stage import SUFFIX, ExportTarget, StagingDir
 from steadyworker.exports.stores.files import made_files, put_file
-from steadyworker.exports.stores.reaping import sha256_of
 from steadyworker.exports.stores.single import SingleRun
 from steadyworker.exports.stores.stage import RunRecord
 from steadyworker.exports.stores.store import ConditionError, ObjectHead, ObjectStore
@@ -55,6 +56,13 @@ class FileRun(SingleRun):
         made = [record.manifest for record in self.stage.records().values() if record.manifest is not None]
         found = [manifest for manifest in made if manifest.bytes == head.size]
         if found:
-            sha256 = head.label.sha256 or sha256_of(self.store, self.address.key)
+            sha256 = head.label.sha256 or self._sha256()
             return next((manifest for manifest in found if manifest.sha256 == sha256), None)
         return None
+
+    def _sha256(self) -> str:
+        """Return the SHA-256 of the object, of which the store has no label."""
+        with TemporaryFile() as copy:
+            self.store.copy_to(self.address.key, copy)
+            copy.seek(0)
+            return hashlib.file_digest(copy, "sha256").hexdigest()

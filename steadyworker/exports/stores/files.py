@@ -123,11 +123,12 @@ def put_file(services: Services, path: Path, put: Callable[[BinaryIO], None]) ->
         put: A function that reads the file to its end, and then makes the object appear; it is called on a thread.
     """
     upload, asked, answered = Upload(services, path.stat().st_size), threading.Event(), threading.Event()
+    permitted = False
 
     def wait_for_permission() -> None:
         asked.set()
         answered.wait()
-        if upload.stopped.is_set():
+        if not permitted:
             raise Stopped
 
     with StoppableFile(path, upload, wait_for_permission) as file, ThreadPoolExecutor(1, "store") as pool:
@@ -138,13 +139,14 @@ def put_file(services: Services, path: Path, put: Callable[[BinaryIO], None]) ->
                 upload.report()
             if not request.done():
                 services.may_commit()
+            permitted = True
             answered.set()
             while not wait([request], CHECK_EVERY).done:
                 upload.report()
             request.result()
         finally:
-            upload.stopped.set()
             answered.set()
+            upload.stopped.set()
 
 
 def put_files(services: Services, files: Sequence[ManifestFile], put: Callable[[ManifestFile, Upload], None]) -> None:
@@ -180,4 +182,5 @@ def call_to_end(request: Callable[[], Answer]) -> Answer:
     An Interrupt in the thread of the request would end only the wait: the store would still change after the run has tidied up.
     """
     with ThreadPoolExecutor(1, "store") as pool:
+        pool.submit(int).result()  # an Interrupt while the thread starts would not wait for it
         return pool.submit(request).result()

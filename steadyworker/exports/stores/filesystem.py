@@ -66,12 +66,8 @@ class FileSystem:
             kind, options = _kind(address)
             named = kind._get_kwargs_from_urls(address.at("x"))  # noqa: SLF001 - as fsspec's `url_to_fs`
             self._fs: Any = kind(**named, skip_instance_cache=True, **options)
-            account = named.get("account_name")
-            if account is not None and account != self._fs.service_client.account_name:
-                raise ExportRejected(
-                    f"Expected the Azure account of {address}, got the account of the settings ({self._fs.service_client.account_name!r}): "
-                    "correct AZURE_STORAGE_CONNECTION_STRING, or write abfs://container/… without an account."
-                )
+            if address.scheme in _AZURE_SCHEMES and "@" in address.root:
+                self._check_account(named.get("account_name") or "")
 
     def close(self) -> None:
         """Close the connections, because fsspec's objects stay until Python collects cycles, and adlfs's until the process ends."""
@@ -89,6 +85,15 @@ class FileSystem:
                     sync(fs.loop, close_credential, fs)
                 else:
                     sync(fs.loop, fs.session.close)
+
+    def _check_account(self, name: str) -> None:
+        """Raise ExportRejected if this is not the account of the settings, which adlfs prefers to that of the address."""
+        known: str = self._fs.service_client.account_name or name
+        if not name or name.partition(".")[0].lower() != known.partition(".")[0].lower():
+            raise ExportRejected(
+                f"Expected the Azure account of {self.address}, got the account of the settings ({known!r}): "
+                "correct AZURE_STORAGE_CONNECTION_STRING, or write abfs://container/… without an account."
+            )
 
     def head(self, key: str) -> ObjectHead | None:
         """Return what the store reports of an object; None if it does not exist."""
@@ -229,7 +234,7 @@ class FileSystem:
         from fsspec.asyn import sync
 
         async def rename() -> None:
-            async with self._fs.client.start_sftp_client() as sftp:
+            async with self._fs._pool.get() as sftp:  # noqa: SLF001 - some servers allow no second session beside it
                 await sftp.rename(old, new)
 
         try:
@@ -314,6 +319,8 @@ def _raise_unless_absent(error: OSError) -> None:
 def _put_at(info: Any) -> datetime:
     """Return when an object was put; now, if the store's library does not report it."""
     at = info.get("mtime") or info.get("last_modified")
+    if isinstance(at, (int, float)):
+        at = datetime.fromtimestamp(at, UTC)
     if not isinstance(at, datetime):
         return datetime.fromtimestamp(SystemClock().wall(), UTC)
     return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -36,13 +36,10 @@ class FolderRun(StoreRun):
             raise TargetExists(f"target exists: {self.address} is an object, and no folder. Move it away.")
         # This request fails early without the right to write.
         self.stage.record(self.services.fence, RunRecord(key=self.address.key, several=True))
-        if (other := self.stage.claim(self.services.ended)) is not None:
-            raise TargetExists(
-                f"target exists: {self.address} is the target of job {other}, which has not ended; this job is {job_text(self.services)}. "
-                "Put job.name into the folder's name."
-            )
+        self._claim()
         there = self._own()
         stage, manifest = made_files(self.staged, self.services, write)
+        self._claim()  # again, because two jobs can take over the claim of an ended one
         for file in manifest.files or ():
             self.check_file(file, self._prefix + file.name, "set split_bytes or split_rows")
         self.services.may_commit()
@@ -55,6 +52,14 @@ class FolderRun(StoreRun):
         put_files(self.services, files, partial(self._put, stage))
         self.services.may_commit()
         return self.committed(self.put_manifest(manifest))
+
+    def _claim(self) -> None:
+        """Claim the folder, or raise TargetExists."""
+        if (other := self.stage.claim(self.services.ended)) is not None:
+            raise TargetExists(
+                f"target exists: {self.address} is the target of job {other}, which has not ended; this job is {job_text(self.services)}. "
+                "Put job.name into the folder's name."
+            )
 
     def withdraw(self) -> None:
         """Remove the files that this job has put, before the stage, so that a kill in between loses no record of them."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import msgspec
@@ -43,16 +41,19 @@ class Reaped(NamedTuple):
     error: ExportError | None
 
 
-def reap_store(store: ObjectStore, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "") -> Reaped:
+def reap_store(
+    store: ObjectStore, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "", patient: bool = True
+) -> Reaped:
     """
     Remove the stages of settled jobs in the address's folder of the store, as `stage.reap` does on a disk.
 
-    If a job was killed between its object and the manifest, and ended without another run, put the manifest before.
+    If a job was killed between its object and the manifest, and ended without another run, put the manifest before; without labels, nothing shows whose an object is.
 
     Args:
         store: The store.
         settled: A function that gets uids, and returns the uids that are done or dead in the ledger.
         but: A uid that stays.
+        patient: False to end at the first error, because a job waits.
 
     Raises:
         ExportError: The store does not list the stages.
@@ -71,15 +72,20 @@ def reap_store(store: ObjectStore, settled: Callable[[Sequence[str]], Iterable[s
                     gone.append(uid)
             except ExportError as failed:
                 error = error or failed
+                if not patient:
+                    break
     return Reaped(tuple(sorted(gone)), error)
 
 
 def _reap_job(store: ObjectStore, uid: str, left: list[Listed]) -> bool:
-    """Remove the stages of a job, and return True; return False if an object can still appear, because its last request was sent shortly before."""
+    """Remove the stages of a job, and return True; return False if an upload can still become an object, because Complete was sent shortly before."""
     late = SystemClock().wall() - max(each.at for each in left).timestamp() < _LATE
     for digest in sorted({digest for each in left if (digest := owner_of(each.key)[1]) is not None}):
         stage = StoreStage(store, uid, digest)
         records = stage.records().values()
+        if any(record.published for record in records):
+            stage.end()
+            continue
         for folder in {record.key for record in records if record.several}:
             withdraw(store, folder, Label(uid, target=digest))
         stage.end()  # before the look at an object, so that none can appear later
@@ -89,9 +95,9 @@ def _reap_job(store: ObjectStore, uid: str, left: list[Listed]) -> bool:
             if record.several or manifest is None:
                 continue
             head = store.head(record.key)
-            if head is not None:
+            if head is not None and head.label.uid == uid:  # without labels, no one knows whose object it is
                 _finish(store, record.key, head, manifest)
-            elif late:
+            elif complete is not None and late:
                 return False
     store.delete([each.key for each in left])
     return True
@@ -99,11 +105,9 @@ def _reap_job(store: ObjectStore, uid: str, left: list[Listed]) -> bool:
 
 def _finish(store: ObjectStore, key: str, head: ObjectHead, manifest: Manifest) -> None:
     """Put the manifest of an object, if this is the manifest's object; the stage has the only copy."""
-    if head.size != manifest.bytes or head.label.uid != (manifest.uid if store.exact else None):
-        return
     # The label of an upload in parts has no SHA-256; all runs of a job complete the same parts.
-    sha256 = head.label.sha256 or (manifest.sha256 if store.exact else sha256_of(store, key))
-    if sha256 != manifest.sha256:
+    same_bytes = head.size == manifest.bytes and head.label.sha256 in {None, manifest.sha256}
+    if not same_bytes or head.label.uid != manifest.uid:
         return
     at = key + SUFFIX
     there, data = store.head(at), store.read(at)
@@ -128,22 +132,13 @@ def withdraw(store: ObjectStore, folder: str, label: Label) -> None:
         folder: The folder's key.
         label: The uid and the target's digest, which are on the objects.
     """
-    data = store.read(f"{folder}/{INSIDE}")
-    with suppress(ExportError):  # the file of another program
-        if data is not None and Manifest.parse(data, INSIDE).uid == label.uid:
-            return
+    manifest = store.head(f"{folder}/{INSIDE}")
+    if manifest is not None and manifest.label.uid == label.uid:
+        return
     for each in store.objects(f"{folder}/"):
         head = store.head(each.key)
         if head is not None and (head.label.uid, head.label.target) == (label.uid, label.target):
             store.delete([each.key])
-
-
-def sha256_of(store: ObjectStore, key: str) -> str:
-    """Return the SHA-256 of an object, of which the store has no label."""
-    with TemporaryFile() as copy:
-        store.copy_to(key, copy)
-        copy.seek(0)
-        return hashlib.file_digest(copy, "sha256").hexdigest()
 
 
 def recorded(address: StoreAddress) -> str:

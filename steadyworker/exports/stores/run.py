@@ -14,7 +14,7 @@ from steadyworker.exports.manifest import Manifest, ManifestFile, same_key
 from steadyworker.exports.stage import ExportTarget, StagingDir, remove_stages
 from steadyworker.exports.stores.files import call_to_end
 from steadyworker.exports.stores.reaping import reap_store, recorded
-from steadyworker.exports.stores.stage import StoreStage
+from steadyworker.exports.stores.stage import RunRecord, StoreStage
 from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectStore
 from steadyworker.telemetry.logs import get_logger
 
@@ -48,7 +48,7 @@ class StoreRun(ABC):
             self.services.staged(recorded(self.address))
             # This request is the first, because the errors of a request for an object's head have no text.
             # What another job's stage refuses is no error of this job; a worker process tries it again.
-            reap_store(self.store, self.services.ended, but=self.services.uid)
+            reap_store(self.store, self.services.ended, but=self.services.uid, patient=False)
             return self.made(write)
         except (Interrupt, ExportRejected) as error:
             with suppress(ExportError, AbsentError, ConditionError):  # what stays is removed by `reap_store`
@@ -64,7 +64,8 @@ class StoreRun(ABC):
         ended = not isinstance(error, Interrupt) or error.reason == "cancelled"
         if ended and 0 < max(self.stage.records(), default=0) <= self.services.fence:
             self.withdraw()
-            self.cleared()
+            remove_stages(self.staged, self.services.uid)
+            self.stage.remove()
 
     def withdraw(self) -> None:  # noqa: B027 - one object needs none
         """Remove the objects that were put, but are not published; of one object, there is none."""
@@ -108,8 +109,10 @@ class StoreRun(ABC):
                 raise TargetExists(
                     f"target exists: {self.manifest_url} belongs to {job_text(found)}. Remove it: the next run finishes the export."
                 )
-        elif found is not None and found.fence >= manifest.fence:
-            return found
+        elif found is not None:
+            if (found.sha256, found.files) == (manifest.sha256, manifest.files):
+                return found
+            self.services.may_commit()  # of two runs with other rows, the newest one's manifest stays
         try:
             match = head.etag if head else None
             call_to_end(partial(self.store.put, self.manifest_key, data, over=False, match=match, label=label))
@@ -152,11 +155,19 @@ class StoreRun(ABC):
         return manifest
 
     def cleared(self) -> None:
-        """Remove the stages of this job's runs, on this host and in the store; what the store refuses is removed after the job's end."""
+        """
+        Remove the stages of this job's runs, on this host and in the store, after the publication.
+
+        What the store refuses is removed after the job's end; a mark there keeps what a reader takes away meanwhile from coming back.
+        """
         remove_stages(self.staged, self.services.uid)
         try:
             self.stage.remove()
         except ExportError as error:
+            with suppress(ExportError):
+                self.stage.record(
+                    self.services.fence, RunRecord(key=self.address.key, several=self.staged.several, published=True)
+                )
             get_logger("steadyworker.exports").warning(
                 "export_stage_left",
                 target=str(self.address),

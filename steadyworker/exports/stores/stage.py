@@ -67,6 +67,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         options: The upload's size of parts, KMS key and storage class.
         several: True if the key is of a folder, whose objects have no such uploads.
         manifest: The manifest of the file that the run is about to put; None before, and for an upload or a folder.
+        published: True if the job has published, but the store did not let it remove this stage.
     """
 
     key: str
@@ -74,6 +75,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
     several: bool = False
     manifest: Manifest | None = None
+    published: bool = False
 
 
 class CompleteStage(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from click.testing import CliRunner
@@ -19,14 +20,15 @@ from steadyworker.exports.folders import StageFolders
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.s3 import bucket
 from steadyworker.exports.stage import STAGES, ExportTarget, new_stage
-from steadyworker.exports.stores.reaping import recorded
+from steadyworker.exports.stores import reaping
+from steadyworker.exports.stores.reaping import reap_store, recorded
 from steadyworker.exports.verifying import verify
 from steadyworker.ledger.base import Claimed, JobId
 from steadyworker.ledger.sqlite.ledger import SqliteLedger
 from steadyworker.outcome import Counters
 from steadyworker.testing.clock import FakeClock
 from tests.exports.kit import FakeServices, Payments
-from tests.exports.s3.store import Front, Store
+from tests.exports.s3.store import Front, Request, Store
 from tests.support.stage import Stage, eventually
 
 DAY = 86_400.0
@@ -202,3 +204,32 @@ def test_a_worker_process_removes_what_a_killed_one_left_of_an_ended_job(
         assert stage.lines("starts") == ["job"]
     finally:
         stage.close()
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_the_reaper_waits_for_a_complete_that_the_bucket_is_still_at(
+    store: Store, spoiled: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempts: int
+) -> None:
+    """Complete of many parts takes minutes in S3; the job's last attempt has sent it, and was killed."""
+    to = store.at("out/pay.csv", endpoint=spoiled.endpoint)
+    sent: list[Request] = []
+
+    def lose(request: Request) -> tuple[int, str] | None:
+        if request.method == "POST" and request.query.startswith("uploadId="):
+            sent.append(request)
+            return 400, "InvalidRequest"
+        return None
+
+    spoiled.rule = lose
+    for fence in range(1, attempts + 1):
+        with pytest.raises(ExportError):
+            Payments(9).export().write(FakeServices(tmp_path / "ledger", fence=fence), to)
+    spoiled.rule = lambda _: None
+    names = store.names()
+    assert (len(sent), [name for name in names if name.endswith(f".{attempts}.json")]) == (attempts, [ANY])
+    with closing(bucket.Bucket(to)) as reaper:
+        assert reap_store(reaper, lambda uids: uids) == ((), None)
+        assert store.names() == names
+        monkeypatch.setattr(reaping, "_LATE", -600.0)
+        assert reap_store(reaper, lambda uids: uids) == (("uid-1",), None)
+    assert (store.names(), store.uploads()) == ([], [])

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from steadyworker.exports import RowExport
 from steadyworker.exports.cli.verify import command
 from steadyworker.exports.formats import Csv
 from steadyworker.exports.manifest import Manifest, ManifestFile
-from steadyworker.exports.stores import files, filesystem, reaping
+from steadyworker.exports.stores import files, filesystem
 from steadyworker.exports.stores.reaping import reap_address, reap_store
 from steadyworker.exports.stores.store import ConditionError, Label
 from steadyworker.exports.stores.trial import tried
@@ -176,34 +177,6 @@ def test_the_reaper_puts_the_manifest_that_a_killed_job_could_not_put(memory: Me
     assert (verify(to).rows, verify(to).uid) == (9, "uid-1")
 
 
-def test_the_reaper_waits_for_a_request_that_the_store_is_still_at(
-    memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to, real, late = "gs://bucket/out/pay.csv", memory.put, dict[str, Any]()
-
-    def put(key: str, data: Any, **options: Any) -> None:
-        if key == "out/pay.csv":
-            late.update(key=key, data=data.read(), **options)
-            raise Killed
-        real(key, data, **options)
-
-    memory.put = put  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        Payments(9).export().write(FakeServices(tmp_path / "1"), to)
-    memory.put = real  # type: ignore[method-assign]
-    assert reap_store(memory, lambda uids: uids) == ((), None)
-    real(**late)
-    assert reap_store(memory, lambda uids: uids) == (("uid-1",), None)
-    assert (verify(to).rows, len(memory.names())) == (9, 2)
-    monkeypatch.setattr(reaping, "_LATE", 0)
-    die_at(memory, "out/pay.csv")
-    memory.objects_by_key.clear()
-    with pytest.raises(Killed):
-        Payments(9).export().write(FakeServices(tmp_path / "2", uid="uid-2"), to)
-    assert reap_store(memory, lambda uids: uids) == (("uid-2",), None)
-    assert memory.names() == []
-
-
 def test_a_manifest_that_the_store_refuses_stays_in_the_stage(memory: Memory, tmp_path: Path) -> None:
     die_at(memory, ".manifest.json")
     with pytest.raises(Killed):
@@ -218,6 +191,102 @@ def test_a_manifest_that_the_store_refuses_stays_in_the_stage(memory: Memory, tm
     assert (done.uids, str(done.error), memory.names()) == ((), "busy", names)
     memory.put = real  # type: ignore[method-assign]
     assert reap_store(memory, lambda uids: uids).uids == ("uid-1",)
+
+
+@pytest.mark.parametrize("several", [{}, {"split_rows": 3}], ids=["file", "folder"])
+def test_what_a_reader_takes_away_does_not_come_back_and_takes_nothing_with_it(
+    memory: Memory, tmp_path: Path, several: dict[str, Any]
+) -> None:
+    """The store let the job not remove its stage; the reader takes the manifest first."""
+    real = memory.delete
+
+    def refuse(keys: list[str]) -> None:
+        raise ExportError(f"busy: {keys}")
+
+    memory.delete = refuse  # type: ignore[method-assign]
+    Payments(9).export().write(FakeServices(tmp_path / "1"), FOLDER, format=Csv(), **several)
+    memory.delete = real  # type: ignore[method-assign]
+    real([name for name in memory.names() if name.endswith("manifest.json")])
+    left = [name for name in memory.names() if ".sw-stage" not in name]
+    assert reap_store(memory, lambda uids: uids) == (("uid-1",), None)
+    assert memory.names() == left
+    assert len(left) == (3 if several else 1)
+
+
+def test_the_reaper_removes_no_folder_whose_manifest_it_cannot_read(memory: Memory, tmp_path: Path) -> None:
+    """A newer SteadyWorker has published it, and was killed before it removed its stage."""
+    die_at(memory, "_manifest.json", after=True)
+    with pytest.raises(Killed):
+        Payments(9).export().write(FakeServices(tmp_path / "1"), FOLDER, split_rows=3, format=Csv())
+    key = "out/wide/_manifest.json"
+    content, etag, label = memory.objects_by_key[key]
+    memory.objects_by_key[key] = (content.replace(b'"schema":1', b'"schema":99'), etag, label)
+    assert b'"schema":99' in memory.objects_by_key[key][0]
+    assert reap_store(memory, lambda uids: uids) == (("uid-1",), None)
+    assert len(memory.names()) == 4
+
+
+def test_a_job_waits_for_one_refusal_of_its_store_and_not_for_each_earlier_job(memory: Memory, tmp_path: Path) -> None:
+    refused: list[list[str]] = []
+
+    def refuse(keys: list[str]) -> None:
+        refused.append(keys)
+        raise ExportRejected("no right")
+
+    memory.delete = refuse  # type: ignore[method-assign]
+    gone = frozenset(f"uid-{number}" for number in range(5))
+    for number in range(6):
+        services = FakeServices(tmp_path / str(number), uid=f"uid-{number}", key=str(number), gone=gone)
+        Payments(9).export().write(services, f"gs://bucket/out/{number}.csv")
+    assert len(refused) == 6 + 5  # one at each end, and one at the beginning of each but the first
+
+
+def test_the_newest_run_puts_its_manifest_over_that_of_a_run_with_other_rows(memory: Memory, tmp_path: Path) -> None:
+    """The newest run puts the file that an earlier one has made on its host, so its manifest has the lower fence."""
+    ledger, real = tmp_path / "ledger", memory.put
+    export = {rows: partial(Payments(rows).export().write, to=FOLDER, split_rows=3, format=Csv()) for rows in (9, 12)}
+    (tmp_path / "other").mkdir()
+    die_at(memory, "_manifest.json")
+    with pytest.raises(Killed):
+        export[9](FakeServices(ledger))
+    with pytest.MonkeyPatch.context() as elsewhere:
+        elsewhere.setenv("TMPDIR", str(tmp_path / "other"))
+        die_at(memory, "_manifest.json")
+        with pytest.raises(Killed):
+            export[12](FakeServices(ledger, fence=2))
+    late = Manifest.load(next((tmp_path / "other").rglob("manifest.json")))
+
+    def overtaken(key: str, *more: Any, **options: Any) -> None:
+        if key.endswith("_manifest.json"):
+            memory.put = real  # type: ignore[method-assign]
+            real(key, late.dump(), label=options["label"])  # the frozen run's request arrives
+        real(key, *more, **options)
+
+    memory.put = overtaken  # type: ignore[method-assign]
+    manifest = export[9](FakeServices(ledger, fence=3))
+    assert (late.fence, manifest.fence, verify(FOLDER)) == (2, 1, manifest)
+
+
+def test_a_claim_that_was_taken_over_twice_lets_only_the_last_job_go_on(memory: Memory, tmp_path: Path) -> None:
+    """Such stores compare before the request, so two jobs can both take over the claim of a job that has ended."""
+    real = memory.put
+
+    def put(key: str, data: Any, **options: Any) -> None:
+        real(key, data, **options)
+        if key.endswith(".claim"):
+            memory.put = real  # type: ignore[method-assign]
+            real(key, data, label=Label("uid-2", target=options["label"].target))
+
+    memory.put = put  # type: ignore[method-assign]
+    with pytest.raises(TargetExists, match="is the target of job uid-2"):
+        Payments(9).export().write(FakeServices(tmp_path / "1"), FOLDER, split_rows=3, format=Csv())
+    assert [name for name in memory.names() if ".sw-stage" not in name] == []
+
+
+def test_times_of_a_list_are_read_in_each_form() -> None:
+    at = datetime(2026, 11, 28, tzinfo=UTC)
+    for info in ({"mtime": at}, {"last_modified": at.replace(tzinfo=None)}, {"mtime": at.timestamp()}):
+        assert filesystem._put_at(info) == at
 
 
 @pytest.mark.parametrize("theirs", [b"not ours", b""])
