@@ -12,6 +12,7 @@ Exports into a bucket of S3: one object from the parts of an upload, which appea
     put the manifest and the list of parts            requests permission and completes, computes nothing
     request permission to commit                      does the same
     CompleteMultipartUpload, If-None-Match: *         finds its own object by the uid, puts the manifest
+    request permission once more                      does the same
     put OBJECT.manifest.json                          removes the stage, returns the manifest
     remove the stage                                  returns the manifest
 

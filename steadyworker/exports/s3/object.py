@@ -120,9 +120,9 @@ class ObjectRun(SingleRun):
                 )
             )
         except (ConditionError, AbsentError, PartsDifferError) as error:
+            self.services.may_commit()
             if (manifest := self.finished()) is not None:
                 return manifest  # another run has completed it, or this run has, and got no answer
-            self.services.may_commit()
             if isinstance(error, ConditionError):
                 raise ExportError(
                     f"Expected {self.address} to stay as it was, got {error}: see what else writes or removes it. "

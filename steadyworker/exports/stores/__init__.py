@@ -14,12 +14,13 @@ All other stores are reached by fsspec; the file is made on this host first, and
     put the bytes of the file                         does the same
     request permission to commit                      does the same
     make the object appear, only if there is none     finds its own object by the label, puts the manifest
+    request permission once more                      does the same
     put OBJECT.manifest.json                          removes the stage, returns the manifest
     remove the stage                                  returns the manifest
 
 - The first request of a run lists the stages in the folder; the object's label (metadata) has the uid of the job, and the SHA-256 of the bytes.
 - Each run has its own record, so a run that was frozen changes no record of a later one.
-  It asks for permission when all bytes are up, so it makes no object appear, unless it was frozen in the one request after that.
+  It asks for permission when it has read all bytes of its file, so it makes no object appear, unless it was frozen in the last block (8 MiB) after that.
   Into a folder, it can still put files that the later run's manifest does not list; `steadyworker verify` reports them.
   The manifest of an object is that of the run whose SHA-256 is on the label.
 - The second of two jobs finds the object's uid, and raises TargetExists.

@@ -43,6 +43,7 @@ class FileRun(SingleRun):
             self.services.may_commit()  # raises Interrupt if a later run owns the job, and has removed what this run puts
             raise
         except ConditionError as error:
+            self.services.may_commit()
             if (found := self.finished()) is not None:
                 return self.committed(found)  # another run has put it, or this run has, and got no answer
             raise ExportError(

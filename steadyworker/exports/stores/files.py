@@ -48,13 +48,13 @@ class Upload:
     def count(self, size: int) -> None:
         """Count the bytes that a request has read."""
         with self._lock:
-            self._bytes = min(self._total, self._bytes + size)  # a request that is repeated reads some again
+            self._bytes += size  # a request that is repeated reads some again
 
     def report(self) -> None:
         """Report progress if bytes have moved, and raise Interrupt if the run must end."""
         if self._bytes != self._reported:
             self._reported = self._bytes
-            self._services.progress(self._bytes, self._total, "uploading")
+            self._services.progress(min(self._bytes, self._total), self._total, "uploading")
         self._services.check()
 
 

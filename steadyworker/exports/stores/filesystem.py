@@ -320,7 +320,8 @@ def _put_at(info: Any) -> datetime:
     """Return when an object was put; now, if the store's library does not report it."""
     at = info.get("mtime") or info.get("last_modified")
     if isinstance(at, (int, float)):
-        at = datetime.fromtimestamp(at, UTC)
+        with suppress(ValueError, OverflowError, OSError):  # it is no time in seconds
+            at = datetime.fromtimestamp(at, UTC)
     if not isinstance(at, datetime):
         return datetime.fromtimestamp(SystemClock().wall(), UTC)
     return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -13,7 +13,7 @@ from steadyworker.exports.stage import INSIDE, ExportTarget, StagingDir
 from steadyworker.exports.stores.files import StoppableFile, Upload, made_files, put_files
 from steadyworker.exports.stores.reaping import withdraw
 from steadyworker.exports.stores.run import StoreRun
-from steadyworker.exports.stores.stage import RunRecord
+from steadyworker.exports.stores.stage import RunRecord, StoreStage
 from steadyworker.exports.stores.store import AbsentError, ConditionError, ObjectStore
 
 
@@ -92,20 +92,31 @@ class FolderRun(StoreRun):
 
         Raises:
             TargetExists: There is an object of another job, export or program.
+            ExportError: There is an object of a job that has ended without a publication.
         """
         found = {}
         for each in self.store.objects(self._prefix):
             head = self.store.head(each.key)
             if head is None:
                 continue
-            if head.label.uid != self.services.uid:
-                raise self.exists(each.key, head.label.uid, None)
+            owner = head.label.uid
+            if owner != self.services.uid:
+                if owner is not None and self._is_left(owner):
+                    raise ExportError(
+                        f"Expected no file of the ended job {owner} in {self.address}, got {self.address.at(each.key)}, which the store "
+                        "has not let be removed yet: a later run removes it, or move it away."
+                    )
+                raise self.exists(each.key, owner, None)
             if head.label.target != self.staged.digest:
                 raise TargetExists(
                     f"target exists: {self.address.at(each.key)} is another export of this job. Export the folder to another key."
                 )
             found[each.key] = head.etag
         return found
+
+    def _is_left(self, uid: str) -> bool:
+        """Return whether this job has ended, and its stage for this folder is still there."""
+        return uid in self.services.ended([uid]) and bool(StoreStage(self.store, uid, self.staged.digest).records())
 
     def _put(self, stage: StagingDir, file: ManifestFile, upload: Upload) -> None:
         """

@@ -42,7 +42,7 @@ class Reaped(NamedTuple):
 
 
 def reap_store(
-    store: ObjectStore, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "", patient: bool = True
+    store: ObjectStore, settled: Callable[[Sequence[str]], Iterable[str]], *, but: str = "", waiting: str | None = None
 ) -> Reaped:
     """
     Remove the stages of settled jobs in the address's folder of the store, as `stage.reap` does on a disk.
@@ -53,7 +53,7 @@ def reap_store(
         store: The store.
         settled: A function that gets uids, and returns the uids that are done or dead in the ledger.
         but: A uid that stays.
-        patient: False to end at the first error, because a job waits.
+        waiting: The digest of a target for which a job waits: its stages come first, and the first error ends the rest.
 
     Raises:
         ExportError: The store does not list the stages.
@@ -65,20 +65,22 @@ def reap_store(
     forgotten = SystemClock().wall() - REMEMBERED
     done = frozenset(settled(list(by_uid))) if by_uid else frozenset()
     gone, error = [], None
-    for uid, left in by_uid.items():
+    for uid in sorted(by_uid, key=lambda uid: waiting not in {owner_of(found.key)[1] for found in by_uid[uid]}):
+        left = by_uid[uid]
         if uid in done or max(each.at for each in left).timestamp() < forgotten:
             try:
                 if _reap_job(store, uid, left):
                     gone.append(uid)
             except ExportError as failed:
                 error = error or failed
-                if not patient:
+                if waiting is not None:
                     break
     return Reaped(tuple(sorted(gone)), error)
 
 
 def _reap_job(store: ObjectStore, uid: str, left: list[Listed]) -> bool:
     """Remove the stages of a job, and return True; return False if an upload can still become an object, because Complete was sent shortly before."""
+    unsettled = False
     late = SystemClock().wall() - max(each.at for each in left).timestamp() < _LATE
     for digest in sorted({digest for each in left if (digest := owner_of(each.key)[1]) is not None}):
         stage = StoreStage(store, uid, digest)
@@ -98,9 +100,10 @@ def _reap_job(store: ObjectStore, uid: str, left: list[Listed]) -> bool:
             if head is not None and head.label.uid == uid:  # without labels, no one knows whose object it is
                 _finish(store, record.key, head, manifest)
             elif complete is not None and late:
-                return False
-    store.delete([each.key for each in left])
-    return True
+                unsettled = True
+    if not unsettled:
+        store.delete([each.key for each in left])
+    return not unsettled
 
 
 def _finish(store: ObjectStore, key: str, head: ObjectHead, manifest: Manifest) -> None:

@@ -48,7 +48,7 @@ class StoreRun(ABC):
             self.services.staged(recorded(self.address))
             # This request is the first, because the errors of a request for an object's head have no text.
             # What another job's stage refuses is no error of this job; a worker process tries it again.
-            reap_store(self.store, self.services.ended, but=self.services.uid, patient=False)
+            reap_store(self.store, self.services.ended, but=self.services.uid, waiting=self.staged.digest)
             return self.made(write)
         except (Interrupt, ExportRejected) as error:
             with suppress(ExportError, AbsentError, ConditionError):  # what stays is removed by `reap_store`
@@ -163,8 +163,8 @@ class StoreRun(ABC):
         remove_stages(self.staged, self.services.uid)
         try:
             self.stage.remove()
-        except ExportError as error:
-            with suppress(ExportError):
+        except (ExportError, AbsentError, ConditionError) as error:
+            with suppress(ExportError, AbsentError, ConditionError):
                 self.stage.record(
                     self.services.fence, RunRecord(key=self.address.key, several=self.staged.several, published=True)
                 )

@@ -176,7 +176,7 @@ class StoreStage:
                 self._release()
             elif record.upload is not None:
                 self._store.abort(record.key, record.upload)
-            else:
+            elif not record.published:
                 self._end_unrecorded(record.key, each.at)
 
     def _objects(self) -> list[Listed]:

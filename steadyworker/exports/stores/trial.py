@@ -10,16 +10,17 @@ from contextlib import closing, suppress
 from functools import partial
 
 from steadyworker.errors import ExportError
-from steadyworker.exports.s3.bucket import Bucket
+from steadyworker.exports.s3.bucket import Bucket, PartsDifferError
 from steadyworker.exports.stage import STAGES
 from steadyworker.exports.stores.opening import open_store
-from steadyworker.exports.stores.store import ConditionError, Label, ObjectStore, StoreAddress
+from steadyworker.exports.stores.store import AbsentError, ConditionError, Label, ObjectStore, StoreAddress
 
 
 def tried(address: StoreAddress) -> tuple[str, ...]:
     """
     List, put an object in a stage of this folder, read and remove it, and return what the store does not promise.
 
+    The rights are those of an export, with the rights to delete and, in S3, to list uploads, which the removal of stages needs.
     In a store with folders, the folder stays, and an empty folder `.sw-stage` in it.
 
     Args:
@@ -79,6 +80,10 @@ def _must_refuse(store: ObjectStore, what: str, request: Callable[[], object]) -
         request()
     except ConditionError:
         return
+    except (AbsentError, PartsDifferError) as error:
+        raise ExportError(
+            f"Expected the bucket of {store.address} to know its own upload, got {error}: use a server that has S3's multipart uploads."
+        ) from error
     raise ExportError(
         f"Expected the store of {store.address} to refuse a second object of one key by {what}, got none refused: use a server that "
         "has conditional requests (S3: If-None-Match)."

@@ -32,10 +32,10 @@ def split(store: Store, services: FakeServices, count: int = 10, **options: Any)
     ("point", "seen"),
     [
         pytest.param("before-PutObject-2", 0, id="before its claim"),
-        pytest.param("before-PutObject-3", 0, id="before the first file"),
-        pytest.param("after-PutObject-5", 1, id="among the files"),
-        pytest.param("before-PutObject-8", 5, id="before the manifest"),
-        pytest.param("after-PutObject-8", 6, id="after the manifest"),
+        pytest.param("before-PutObject-4", 0, id="before the first file"),
+        pytest.param("after-PutObject-6", 1, id="among the files"),
+        pytest.param("before-PutObject-9", 5, id="before the manifest"),
+        pytest.param("after-PutObject-9", 6, id="after the manifest"),
     ],
 )
 def test_the_next_run_finishes_what_a_killed_one_left(store: Store, tmp_path: Path, point: str, seen: int) -> None:

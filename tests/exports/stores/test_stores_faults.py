@@ -208,7 +208,7 @@ def test_what_a_reader_takes_away_does_not_come_back_and_takes_nothing_with_it(
     memory.delete = real  # type: ignore[method-assign]
     real([name for name in memory.names() if name.endswith("manifest.json")])
     left = [name for name in memory.names() if ".sw-stage" not in name]
-    assert reap_store(memory, lambda uids: uids) == (("uid-1",), None)
+    assert reap_store(memory, {"uid-1"}.intersection) == (("uid-1",), None)
     assert memory.names() == left
     assert len(left) == (3 if several else 1)
 
@@ -220,9 +220,9 @@ def test_the_reaper_removes_no_folder_whose_manifest_it_cannot_read(memory: Memo
         Payments(9).export().write(FakeServices(tmp_path / "1"), FOLDER, split_rows=3, format=Csv())
     key = "out/wide/_manifest.json"
     content, etag, label = memory.objects_by_key[key]
-    memory.objects_by_key[key] = (content.replace(b'"schema":1', b'"schema":99'), etag, label)
-    assert b'"schema":99' in memory.objects_by_key[key][0]
-    assert reap_store(memory, lambda uids: uids) == (("uid-1",), None)
+    memory.objects_by_key[key] = (content.replace(b'"schema": 1', b'"schema": 99'), etag, label)
+    assert b'"schema": 99' in memory.objects_by_key[key][0]
+    assert reap_store(memory, {"uid-1"}.intersection) == (("uid-1",), None)
     assert len(memory.names()) == 4
 
 
@@ -281,6 +281,39 @@ def test_a_claim_that_was_taken_over_twice_lets_only_the_last_job_go_on(memory: 
     with pytest.raises(TargetExists, match="is the target of job uid-2"):
         Payments(9).export().write(FakeServices(tmp_path / "1"), FOLDER, split_rows=3, format=Csv())
     assert [name for name in memory.names() if ".sw-stage" not in name] == []
+
+
+def test_what_a_busy_store_keeps_of_an_ended_job_is_removed_by_a_retry(memory: Memory, tmp_path: Path) -> None:
+    """Another ended job's stage, which comes first in the list and cannot be removed, does not hide it."""
+    for folder, uid in (("gs://bucket/out/other", "uid-0"), (FOLDER, "uid-1")):
+        die_at(memory, "_manifest.json")
+        with pytest.raises(Killed):
+            Payments(9).export().write(FakeServices(tmp_path / uid, uid=uid), folder, split_rows=3, format=Csv())
+    real, busy = memory.delete, [True]
+
+    def delete(keys: list[str]) -> None:
+        if "out/other/" in keys[0] or (busy and "part-00001" in keys[0] and busy.pop()):
+            raise ExportError("busy")
+        real(keys)
+
+    memory.delete = delete  # type: ignore[method-assign]
+    export = partial(Payments(6).export().write, to=FOLDER, split_rows=3, format=Csv())
+    gone = frozenset({"uid-0", "uid-1"})
+    with pytest.raises(ExportError, match="no file of the ended job uid-1 in") as caught:
+        export(FakeServices(tmp_path / "2", uid="uid-2", key="2", gone=gone))
+    assert not isinstance(caught.value, ExportRejected)
+    manifest = export(FakeServices(tmp_path / "2", uid="uid-2", key="2", fence=2, gone=gone))
+    assert verify(FOLDER) == manifest
+
+
+def test_the_files_of_a_published_folder_without_its_manifest_are_anothers(memory: Memory, tmp_path: Path) -> None:
+    """No run removes them, so a retry would not help."""
+    Payments(9).export().write(FakeServices(tmp_path / "1"), FOLDER, split_rows=3, format=Csv())
+    memory.delete(["out/wide/_manifest.json"])
+    services = FakeServices(tmp_path / "2", uid="uid-2", key="2", gone=frozenset({"uid-1"}))
+    with pytest.raises(TargetExists, match="was made by job uid-1"):
+        Payments(9).export().write(services, FOLDER, split_rows=3, format=Csv())
+    assert len(memory.names()) == 3
 
 
 def test_times_of_a_list_are_read_in_each_form() -> None:
