@@ -47,6 +47,7 @@ def _try(store: ObjectStore, key: str, label: Label) -> None:
     store.objects(f"{store.address.folder}{STAGES}/")
     store.put(key, b"first", over=False, label=label)
     _must_refuse(store, "put", lambda: store.put(key, b"second", over=False, label=label))
+    _must_refuse(store, "put with If-Match", lambda: store.put(key, b"second", over=False, match='"0"', label=label))
     if isinstance(store, Bucket):
         _try_parts(store, key)
     head = store.head(key)
@@ -86,5 +87,5 @@ def _must_refuse(store: ObjectStore, what: str, request: Callable[[], object]) -
         ) from error
     raise ExportError(
         f"Expected the store of {store.address} to refuse a second object of one key by {what}, got none refused: use a server that "
-        "has conditional requests (S3: If-None-Match)."
+        "has conditional requests (S3: If-None-Match and If-Match)."
     )
