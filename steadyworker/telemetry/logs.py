@@ -62,7 +62,7 @@ The library stomp.py logs to the logger `stomp.py`, which is a child of `stomp`.
 The debug lines of rocketmq-python-client contain whole messages.
 """
 
-_STORES = ("asyncssh", "azure.core.pipeline.policies.http_logging_policy", "azure.identity", "botocore.credentials")
+_STORES = ("asyncssh", "azure", "botocore.credentials")
 """Libraries for the stores of exports, which log each request or login; their lines of level info appear only at log level debug."""
 
 _OWN = "steadyworker"
