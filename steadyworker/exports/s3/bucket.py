@@ -252,11 +252,8 @@ class Bucket:
             raise self._refused(operation, error.response) from error
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
             raise self._failed(ExportError, operation, str(error), "give the AWS SDK's settings credentials") from error
-        except (
-            exceptions.BotoCoreError,
-            OSError,
-            ValueError,  # of an endpoint in the SDK's settings
-        ) as error:
+        # An invalid endpoint in the SDK's settings is a ValueError.
+        except (exceptions.BotoCoreError, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in FULL:  # the disk of this host
                 raise
             raise self._failed(

@@ -272,10 +272,8 @@ class FileSystem:
             raise ExportError(
                 f"Expected the client library for {self.address.scheme}://, got no such module: {remedy}."
             ) from error
-        except (
-            FileNotFoundError,
-            NotImplementedError,
-        ) as error:  # fsspec raises the second where nothing can be written
+        # fsspec raises NotImplementedError where nothing can be written.
+        except (FileNotFoundError, NotImplementedError) as error:
             if isinstance(error, FileNotFoundError) and self._has_bucket():
                 remedy = "let the job run again, because the store has lost the upload or the object"
                 raise ExportError(self._text(what, error, remedy)) from error
