@@ -272,7 +272,7 @@ class FileSystem:
             raise ExportError(
                 f"Expected the client library for {self.address.scheme}://, got no such module: {remedy}."
             ) from error
-        # fsspec raises NotImplementedError where nothing can be written.
+        # The second one is fsspec's error where nothing can be written.
         except (FileNotFoundError, NotImplementedError) as error:
             if isinstance(error, FileNotFoundError) and self._has_bucket():
                 remedy = "let the job run again, because the store has lost the upload or the object"
